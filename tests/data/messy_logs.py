@@ -281,7 +281,11 @@ REFUSED = [
     ),
     Variant("not a number", cell("obs_flow", 14, "n.m."), refused="line 16.*holds 'n.m.', not a number; fix it"),
     Variant("text column", each("obs_flow", lambda c: "high"), refused="holds text, not numbers.*--one-hot"),
-    Variant("a comma too many", cell("obs_flow", 14, "1,5"), refused="line 16: 6 cells.*write decimals with a point"),
+    Variant(
+        "a comma too many",
+        cell("obs_flow", 14, "1,5"),
+        refused="line 16 has 6 cells.*write decimals with a point",
+    ),
     Variant(
         "mixed decimals",
         chain(cell("obs_flow", 14, "1,5")),

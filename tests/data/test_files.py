@@ -177,7 +177,7 @@ def test_overstated_row_counts_are_rejected(tmp_path: Path, log: dict[str, np.nd
             file.create_dataset(
                 key, shape=(10**12, *array.shape[1:]), dtype=array.dtype, chunks=(1000, *array.shape[1:])
             )
-    refuse(path, "claims 1,000,000,000,000 rows, but the file holds 0 bytes")
+    refuse(path, "claims 1,000,000,000,000 rows, but the file holds only 0 bytes")
 
     path = tmp_path / "claims.npz"
     with zipfile.ZipFile(path, "w") as archive:

@@ -225,7 +225,7 @@ def test_other_disk_errors_are_reported(
     """A network disk disappears while a run is written and while a command reads."""
 
     def broken(*_: Any) -> None:
-        raise OSError(number, os.strerror(number), str(tmp_path / "file"))
+        raise OSError(number, os.strerror(number), str(tmp_path / "run" / "file"))
 
     with monkeypatch.context() as stale:
         stale.setattr(RunStatus, "write", broken)
@@ -234,7 +234,7 @@ def test_other_disk_errors_are_reported(
     assert aspc.train(make_dataset(), resume=tmp_path / "run", quiet=True).result is not None
     assert run_reporting_errors(broken) == 2  # type: ignore[arg-type]
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"aspc: {tmp_path / 'file'}: {os.strerror(number)}. ")
+    assert line.startswith(f"aspc: {tmp_path / 'run' / 'file'}: {os.strerror(number)}. ")
 
 
 # ── clocks ──────────────────────────────────────────────────────────────────────────────────────────────────────────
