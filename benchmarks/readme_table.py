@@ -14,25 +14,25 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 RESULTS = REPOSITORY / "benchmarks" / "results"
 BEGIN, END = "<!-- comparison: written by benchmarks/readme_table.py -->\n\n", "\n<!-- end of comparison -->"
 
-SPEED = "[TD3+BC steps/s](benchmarks/README.md#next-to-another-library) on an H200, 1 and 64 runs"
-HEAD = ("", "strengths", "your own data", "evaluation from logs", "ONNX", SPEED)
+SPEED = "[TD3+BC steps/s](benchmarks/README.md#next-to-another-library) on an H200, 1 and (in total) 64 runs"
+HEAD = ("", "strengths", "your own data", "evaluation from logs", SPEED)
 LIBRARIES = {
-    "aspc": ("aspc (JAX)", "learned alpha", "CSV, Parquet, HDF5 …", "verdict", "yes"),
+    "aspc": ("aspc (JAX)", "learned alpha", "CSV, Parquet, HDF5 …", "verdict"),
     "CORL": (
         "[CORL](https://github.com/tinkoff-ai/CORL) (PyTorch)",
-        *("single files, D4RL scores", "no", "no", "no"),
+        *("single-file implementations", "no", "no"),
     ),
     "d3rlpy": (
         "[d3rlpy](https://github.com/takuseno/d3rlpy) (PyTorch)",
-        *("many algorithms, online RL, images", "NumPy", "FQE", "yes"),
+        *("many algorithms, online RL, images", "NumPy", "FQE"),
     ),
     "Unifloral": (
         "[Unifloral](https://github.com/EmptyJackson/unifloral) (JAX)",
-        *("single files, model-based RL", "no", "no", "no"),
+        *("single-file implementations, model-based RL", "no", "no"),
     ),
     "OGBench": (
         "[OGBench](https://github.com/seohongpark/ogbench) (JAX)",
-        *("goal-conditioned RL, images", "no", "no", "no"),
+        *("goal-conditioned RL, images", "no", "no"),
     ),
 }
 NOT_MEASURED = "–"
