@@ -50,7 +50,7 @@ def at_most(bound: float = 0.0) -> ClaimRange:
 
 
 class ClaimCheck(NamedTuple):
-    """One of the comparisons that a claim makes.
+    """One of the comparisons of which a claim consists.
 
     Attributes:
         description: the compared quantity.
