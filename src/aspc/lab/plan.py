@@ -106,7 +106,7 @@ def short_hash(content: Any) -> str:
 
 
 def resolve_settings(variant: Variant, dataset: str) -> dict[str, Any]:
-    """Return those settings of a variant on a dataset that differ from the algorithm's defaults.
+    """Return the settings of a variant on a dataset that differ from the algorithm's defaults.
 
     The variant's own settings take precedence over those of its preset.
     """

@@ -52,7 +52,7 @@ def read_recorded_table(path: Path) -> dict[str, RecordedRun]:
 def select_settled_runs(
     plan: BenchPlan, recorded: Mapping[str, RecordedRun], data: Mapping[str, Path], retry_failed: bool
 ) -> dict[str, RecordedRun]:
-    """Return the recorded outcomes of those planned runs that need no further training, by run id.
+    """Return the recorded outcomes of the planned runs that need no further training, by run id.
 
     A run that failed because its dataset could not be read is trained again once the dataset's file has changed.
     """

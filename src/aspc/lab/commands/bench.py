@@ -25,7 +25,7 @@ class Cluster:
     """Machines to train on."""
 
     engine: Literal["local", "ray", "slurm"] = "local"
-    """Backend: this machine, a Ray cluster, or Slurm (docs/cluster.md)."""
+    """Train on this machine, on a Ray cluster, or with Slurm (docs/cluster.md)."""
     parallel_groups: int = 1
     """Number of groups to train at the same time on this machine, each in its own process. One group can then train
     while another compiles or evaluates. Only with --engine local."""
@@ -61,7 +61,7 @@ class BenchArgs:
     dry_run: Flag = False
     """Show the planned groups and exit. With --rate, also estimate the training time."""
     only: Several[str] = ()
-    """Keep only runs whose dataset, algorithm or variant matches. Patterns such as hopper-* are allowed."""
+    """Train only runs whose dataset, algorithm or variant matches. Patterns such as hopper-* are allowed."""
     steps: Unset[int] = None
     """Steps per run. By default, each suite sets its own."""
     seeds: Unset[int] = None

@@ -20,17 +20,17 @@ COMMON_OPTIONS = "algo obs-dim act-dim batch seeds steps profile compare sweep-s
 class SpeedArgs:
     """Measure training speed with synthetic data on the default device.
 
-    The output contains the compile time, the number of steps per second and of floating-point operations per step, and
-    the fraction of the speed of the matrix products alone that training reaches. Other options profile a step, compare
-    algorithms, or sweep over the number of concurrent runs.
+    By default, print the compile time, steps per second, floating-point operations per step, and how close training
+    comes to the speed of its matrix products alone. With other options, profile a step, compare algorithms, or sweep
+    over the number of concurrent runs.
     """
 
     algo: str = "aspc"
     """Algorithm to measure."""
     obs_dim: int = 17
-    """Observation size."""
+    """Observation dimension."""
     act_dim: int = 6
-    """Action dimension or, for algorithms with discrete actions, the number of options."""
+    """Action dimension, or the number of options if the algorithm's actions are discrete."""
     batch: int = 256
     """Minibatch size."""
     seeds: int = 1

@@ -26,7 +26,7 @@ class VerifyArgs:
     ]
     """Trace files (.npz)."""
     all: Flag = False
-    """Print all quantities, not only those with the largest errors."""
+    """Print all quantities, not only the ones with the largest errors."""
 
 
 def main(argv: list[str]) -> int:

@@ -84,8 +84,8 @@ class TraceCheck:
 def relative_error(ours: Any, theirs: Any, origin: float = 0.0) -> float:
     """Return max|ours − theirs| / max|theirs − origin|, or infinity if shapes or NaN positions differ.
 
-    If an origin is given, errors are relative to the change from it. Otherwise, errors of a scale that hardly changes
-    would be too small to notice.
+    If an origin is given, errors are relative to the change from it. This makes errors visible in a scale that hardly
+    changes.
     """
     ours, theirs = np.asarray(ours, np.float64), np.asarray(theirs, np.float64)
     if ours.shape != theirs.shape or not np.array_equal(np.isnan(ours), np.isnan(theirs)):

@@ -74,8 +74,8 @@ class ReportContent:
     def headline_scores(self) -> HeadlineScores | None:
         """Return averages over the datasets that all labels share.
 
-        If there are no aggregates, return the row that covers the most datasets and has comparable scores. Return None
-        if there is no such row.
+        If there are no aggregates, return the row that covers the most datasets and has comparable scores. If no row
+        has comparable scores, return None.
         """
         if self.aggregates is not None:
             return HeadlineScores(self.aggregates.overall.datasets, self.aggregates.overall.mean, self.aggregates.best)

@@ -113,7 +113,7 @@ def escape_formula(cell: str) -> str:
 def read(*folders: str | Path) -> Results:
     """Read result folders, whether merged or in parts.
 
-    Of duplicate runs, only one is kept: "done" takes precedence over "failed", then newer over older runs. The curve
+    Duplicate runs are kept only once: "done" takes precedence over "failed", then newer over older runs. The curve
     comes from the same part as the run. Warnings on stderr report runs whose data have the same name but different
     content, and duplicates with different scores.
 

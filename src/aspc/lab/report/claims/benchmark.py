@@ -140,7 +140,7 @@ def largest_polygon(view: View) -> Claim:
 
 
 def lead_in_area(ours: Scores, rivals: Sequence[Scores], tasks: Sequence[str]) -> IntervalEstimate:
-    """Return the area of our polygon in the radar chart minus the largest area of any rival's polygon.
+    """Return the area of ASPC's polygon in the radar chart minus the largest area of any rival's polygon.
 
     The bootstrap keeps the tasks fixed. It draws datasets within each task (the same for all methods), and then seeds
     within each dataset.

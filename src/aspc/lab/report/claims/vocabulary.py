@@ -24,7 +24,7 @@ OPEN: Verdict = "not enough data"
 
 
 class ClaimRange(NamedTuple):
-    """The range in which a number must be according to a claim."""
+    """The range in which a number must lie for a claim to hold."""
 
     low: float = -math.inf
     high: float = math.inf
