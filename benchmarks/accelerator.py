@@ -3,10 +3,10 @@
     python benchmarks/accelerator.py --json benchmarks/results/NAME.json [--only rates overhead …]
     python benchmarks/accelerator.py --json benchmarks/results/NAME.json --plot PICTURE
 
-Each part is printed and saved when it is done, so an interrupted command keeps its results. The parts are:
+Each measurement is printed and saved when it is done, so an interrupted command keeps its results:
 
 rates       1, 4 and 64 parallel runs on a table of a million rows: steps per second, compile seconds, peak memory,
-            fractions of a step per part, kernels per step, and whether two runs with equal seeds are bitwise equal
+            share of each part of a step, kernels per step, and whether two runs with equal seeds are bitwise equal
 overhead    ASPC's training time relative to TD3+BC's, timed in alternating chunks
 restart     compile seconds of a second process that finds the program in the persistent cache
 evaluation  wall time with 10 episodes every 5,000 steps relative to training alone, and the smallest evaluation
@@ -145,11 +145,9 @@ PARTS: dict[str, tuple[Callable[[int], Any], int]] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--json", type=Path, required=True, help="output file; results of other parts in this file are kept"
-    )
-    parser.add_argument("--only", nargs="*", choices=list(PARTS), help="run only these parts")
-    parser.add_argument("--steps", type=int, help="steps to time (default: depends on the part)")
+    parser.add_argument("--json", type=Path, required=True, help="output file; its other measurements are kept")
+    parser.add_argument("--only", nargs="*", choices=list(PARTS), help="run only these measurements")
+    parser.add_argument("--steps", type=int, help="steps to time (default: depends on the measurement)")
     parser.add_argument("--plot", type=Path, help="plot the results in the --json file to this file (PNG or SVG)")
     args = parser.parse_args()
     if args.plot:

@@ -199,7 +199,7 @@ def truth_file(folder: Path, name: str) -> Path:
 
 
 class Results:
-    """The results of all datasets. They are in one file, which is updated after every dataset."""
+    """The results of all datasets, in one file that is updated after every dataset."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self._file, self._lock = args.out / SUMMARY, threading.Lock()
@@ -290,8 +290,8 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--tau", type=float, default=0.05, help="target update rate of the critics")
     parser.add_argument("--vectorize", action="store_true", help="fit all critics in parallel, even on a CPU")
     parser.add_argument("--episodes", type=int, default=100, help="number of episodes in the environment per policy")
-    parser.add_argument("--workers", type=int, default=available_cores(), help="datasets to train on at a time")
-    parser.add_argument("--assessors", type=int, default=1, help="datasets to assess at a time")
+    parser.add_argument("--workers", type=int, default=available_cores(), help="datasets to train on in parallel")
+    parser.add_argument("--assessors", type=int, default=1, help="datasets to assess in parallel")
     parser.add_argument("--reassess", action="store_true", help="assess the trained policies again")
     parser.add_argument("--truth", help=argparse.SUPPRESS)
     parser.add_argument("--core", type=int, default=0, help=argparse.SUPPRESS)

@@ -48,9 +48,9 @@ def summarize(results: list[Result]) -> dict[str, Any]:
 
 
 def answer(result: Result, row: Row, kind: str, systematic: float) -> tuple[float, float] | None:
-    """Return the difference that an estimator gives, and its standard error including a systematic error.
+    """Return the difference that an estimator predicts, and its standard error including a systematic error.
 
-    Returns None if the estimator gives no estimate. The combination gives none for policies outside the data.
+    Returns None if there is no estimate. The combination has no estimate for policies outside the data.
     """
     if kind != COMBINATION:
         found = row["estimates"].get(kind)
@@ -73,7 +73,7 @@ def is_covered(row: Row, found: tuple[float, float]) -> bool:
 
 
 def needed_errors(result: Result, kind: str) -> list[float]:
-    """Return for each policy with an estimate the smallest systematic error whose interval contains the truth."""
+    """Return the smallest systematic error at which the interval contains the truth, per policy with an estimate."""
     needed = []
     for row in result["policies"]:
         low, high = 0.0, LARGEST_ERROR

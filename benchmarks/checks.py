@@ -1,11 +1,11 @@
-"""Measure what a contributor waits for: set-up, `make test`, `.ci/run` and `make demo`.
+"""Measure how long a contributor waits for set-up, `make test`, `.ci/run` and `make demo`.
 
     python benchmarks/checks.py --json checks.json
     python benchmarks/checks.py --only setup demo
 
 Each command runs in a new clone of the repository's last commit, without an environment, as on a new machine. The first
 row is a set-up that only fills the package cache, so that no other row contains downloads. `make test` runs after a
-set-up, which its time does not include; `.ci/run` and `make demo` include theirs.
+set-up that its time does not include, while the times of `.ci/run` and `make demo` include the set-up.
 
 Prints a Markdown table of wall-clock minutes, their goals, and CPU minutes. Other programs can slow the commands down:
 the last column is the fraction of the cores' time that they used. Exits with code 1 if a command fails.
@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-# Per row: the command, the preparation that is not measured, and the goal in minutes on two cores.
+# Per row: the command, its preparation (not included in its time), and the goal in minutes on two cores.
 CHECKS: dict[str, tuple[str, str | None, float]] = {
     "setup": ("make setup", None, 1.25),
     "test": ("make test", "make setup", 8.0),

@@ -4,7 +4,7 @@
     python benchmarks/discrete.py --table benchmarks/results/discrete.json    print the results as a table
     python benchmarks/discrete.py --table … --figure docs/images/discrete_scale.png    also plot the learned scales
 
-The tasks are CartPole, Acrobot, LunarLander (needs the extra `box2d`), the clinic of `examples/dosing_logs.py` (with
+The tasks are CartPole, Acrobot, LunarLander (needs the `box2d` extra), the clinic of `examples/dosing_logs.py` (with
 masks), and a maze whose options are moves of one or two cells (moves into walls are masked). Each log mixes a scripted
 expert with random allowed options. The qualities are random (0 % expert), medium (50 %), expert (95 %) and replay (0 to
 100 %, varying between episodes). Random options score 0, and the expert scores 100.
@@ -38,7 +38,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 import dosing_logs
 
 ALGORITHMS = ("discrete_bc", "discrete_iql", "discrete_cql", "discrete_td3_bc", "discrete_aspc")
-FASTER = {"discrete_aspc": ("discrete_aspc, fast scale", {"scale_lr": 0.05})}  # trained in the same fleet
+FASTER = {"discrete_aspc": ("discrete_aspc, fast scale", {"scale_lr": 0.05})}  # trained together
 COLUMNS = (*ALGORITHMS, *(label for label, _ in FASTER.values()))
 QUALITIES = {"random": (0.0, 0.0), "medium": (0.5, 0.5), "expert": (0.95, 0.95), "replay": (0.0, 1.0)}
 EPISODES = 200
@@ -304,7 +304,7 @@ def merged(old: list[Result], new: list[Result]) -> list[Result]:
 
 
 def interval(scores: np.ndarray, tasks: list[str]) -> tuple[float, float]:
-    """Return a 95 % bootstrap interval of the mean of scores [logs, seeds], over tasks and the seeds of each log."""
+    """Return a 95 % bootstrap interval for the mean of scores [logs, seeds], over tasks and the seeds of each log."""
     rng, names = np.random.default_rng(0), sorted(set(tasks))
     logs_of = [np.flatnonzero([task == name for task in tasks]) for name in names]
     means = []

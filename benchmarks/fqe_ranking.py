@@ -124,7 +124,7 @@ def main() -> int:
 
     dataset = data.load(args.dataset, **({"env": args.env} if args.env else {}))
     if dataset.env is None:
-        parser.error(f"{args.dataset} has no environment; pass --env")
+        parser.error(f"{args.dataset} does not name its environment. Pass --env.")
     env = dataset.env
     began = time.monotonic()
     if args.policies is not None and args.policies.is_dir():

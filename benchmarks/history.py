@@ -71,7 +71,7 @@ TASKS = {
 
 
 def select_entries(log: Dataset, visible: Sequence[int], name: str) -> Dataset:
-    """Return a copy of a log that has only the visible entries of its observations and names no environment."""
+    """Return a copy of a log with only the visible entries of its observations, and without an environment."""
     following = log.next_observations
     return dataclasses.replace(
         log,

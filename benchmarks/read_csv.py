@@ -4,9 +4,9 @@
     python benchmarks/read_csv.py --size 2GB --against ../older/src --rounds 3
 
 The script writes a log of the given size and reads it in new processes. Memory is the sum of the peaks of the reading
-process and of its child process, which parses the file. CPU time is also the sum for both. With `--against`, which is
-the `src` folder of another version, the two versions alternate. The script then prints their ratios, and the exit code
-is 1 if this version needs more than 1.3 times the CPU time or memory. CPU time is compared because other processes
+process and of its child process, which parses the file. CPU time is also the sum for both. With `--against`, which
+takes the `src` folder of another version, the two versions alternate. The script then prints their ratios, and the exit
+code is 1 if this version needs more than 1.3 times the CPU time or memory. CPU time is compared because other processes
 hardly affect it.
 """
 

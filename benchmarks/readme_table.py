@@ -78,7 +78,7 @@ def replace_table(text: str, new: str) -> str:
 
 
 def make_text(results: Path = RESULTS) -> str:
-    """Return what stands between README's markers."""
+    """Return the text between README's markers."""
     return f"{make_table(results)}\n{make_sentence(results)}"
 
 

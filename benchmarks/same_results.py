@@ -28,7 +28,7 @@ RUN_COLUMNS = (
 
 
 def differing(recorded: pd.DataFrame, again: pd.DataFrame, keys: Sequence[str], columns: Sequence[str]) -> pd.DataFrame:
-    """Return the rows that have different numbers or are in only one of the tables. Missing numbers are equal."""
+    """Return the rows that have different numbers or are in only one table. Two missing numbers count as equal."""
     both = again.merge(recorded, on=list(keys), how="outer", suffixes=("", "_recorded"), indicator=True)
     same = both["_merge"] == "both"
     for column in columns:

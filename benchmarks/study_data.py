@@ -124,7 +124,7 @@ def make_datasets(names: list[str], policies: Path, out: Path, scale: float, wor
 
 
 def unfinished_files(name: str, policies: Path, out: Path, scale: float) -> dict[Path, list[Piece]]:
-    """Return those files of a dataset that do not exist yet, with their pieces."""
+    """Return the files of a dataset that do not exist yet, with their pieces."""
     clone = out / PIECES / "policies" / "door_clone.npz"
     if name == CLONED and not (out / f"{name}.hdf5").exists():
         demonstrations = hdf5.read_trusted_hdf5(*sources_of(name, policies))

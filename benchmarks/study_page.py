@@ -86,7 +86,7 @@ def published_sources() -> dict[str, str]:
 
 
 def published_scores() -> list[Published]:
-    """Return published Maze2d scores: those of CORL, and those of TD3+BC, ReBRAC and ASPC in the paper's main table."""
+    """Return the Maze2d scores published by CORL, and those of TD3+BC, ReBRAC and ASPC in the paper's main table."""
     tables = json.loads(PUBLISHED.read_text("utf-8"))
     found = [
         Published(source, variant, dataset, *score)

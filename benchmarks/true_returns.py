@@ -3,8 +3,8 @@
 The true value of a policy is the difference between its discounted return and that of the logged controller. In Maze2d
 and in OGBench's navigation tasks, whose states can be set, both returns start from the first states of held-out
 episodes. In other tasks, they start from the environment's own initial states, in which the logged episodes also begin.
-Time limits are ignored, as they are by the estimators. If time limits cut off most episodes early, the discount is
-lowered. Rewards that are discounted to less than 0.5 % are left out.
+Time limits are ignored, since the estimators ignore them too. If time limits cut off most episodes early, the discount
+is lowered. Rewards that are discounted to less than 0.5 % are left out.
 """
 
 from __future__ import annotations
@@ -103,8 +103,8 @@ def policy_returns(policy: Policy, dataset: Dataset, starts: np.ndarray, discoun
     """Roll out a policy in the environment and return the discounted return of each episode.
 
     If the environment's state can be set, there is one episode from each of the states `starts`. Otherwise, the same
-    number of episodes start from the environment's own initial states. Time limits are ignored, as they are by the
-    estimators.
+    number of episodes start from the environment's own initial states. Time limits are ignored, since the
+    estimators ignore them too.
     """
     assert dataset.env is not None
     episodes = len(starts)

@@ -34,7 +34,7 @@ def read_unfinished(runs: Path) -> pd.DataFrame:
             )
             evaluations = pd.read_csv(folder / run_folder.EVALUATIONS)[["step", "run", "score_mean"]]
             metrics = pd.read_csv(folder / run_folder.METRICS)
-            if "scale" not in metrics:  # the algorithm learns none
+            if "scale" not in metrics:  # the algorithm does not learn a scale
                 metrics["scale"] = float("nan")
             points = evaluations.merge(metrics[["step", "run", "scale"]], on=["step", "run"], how="left")
             points = points.rename(columns={"score_mean": "score"})

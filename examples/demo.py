@@ -11,7 +11,7 @@ from aspc.__main__ import main
 STEPS, SEEDS, ALPHA = 16_000, (0, 1), 10.0
 
 print(f"Training ASPC on a generated U-maze for {STEPS:,} steps (the paper: 1,000,000) with {len(SEEDS)} seeds.")
-print(f"The scale alpha starts at {ALPHA:g} instead of 2.5. On mazes, alpha rises, and from 2.5 this takes a long run.")
+print(f"The scale alpha starts at {ALPHA:g} instead of 2.5. On mazes, alpha rises, but only slowly from 2.5.")
 print("All other hyperparameters are the paper's. This takes two to four minutes on two cores.", flush=True)
 options = {
     "--steps": [str(STEPS)],

@@ -28,7 +28,7 @@ def masks_of(level: np.ndarray) -> np.ndarray:
 
 
 def clinic(rng: np.random.Generator) -> Choose:
-    """Return the clinic's policy, which gives higher doses for stronger symptoms. Many are too low, some are random."""
+    """Return the clinic's policy: higher doses for stronger symptoms, but many are too low, and some are random."""
 
     def choose(observations: np.ndarray, masks: np.ndarray) -> np.ndarray:
         symptoms = observations[:, 0] + rng.normal(0, 0.25, len(observations))

@@ -1,6 +1,6 @@
 """A custom algorithm in one file outside the package: critic-regularized regression (Wang et al., 2020).
 
-The critics learn the values of the policy's actions. The policy imitates those logged actions that the critics value
+The critics learn the values of the policy's actions. The policy imitates the logged actions that the critics value
 more than its own.
 
     aspc train maze2d-umaze --plugin examples/own_algorithm.py --algo crr --steps 20000

@@ -259,5 +259,5 @@ def test_misspelt_dataset_of_a_suite_suggests_the_nearest() -> None:
 
 def test_bench_folder_is_not_a_run(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(AspcError, match="holds a run of `aspc train`"), bench_lock(tmp_path):
+    with pytest.raises(AspcError, match="contains a run of `aspc train`"), bench_lock(tmp_path):
         pass

@@ -143,7 +143,7 @@ def cube_stays_visible(qpos: np.ndarray) -> bool:
 
 
 def decision_cells(maze_map: np.ndarray) -> tuple[list[Cell], list[Cell]]:
-    """Return all free cells, and those free cells that are not part of a straight corridor."""
+    """Return all free cells, and the free cells that are not part of a straight corridor."""
     free = [(int(i), int(j)) for i, j in np.argwhere(maze_map == 0)]
 
     def is_corridor(i: int, j: int) -> bool:

@@ -20,7 +20,7 @@ RECIPE_VERSION = 1  # part of a piece's file name; increment it when a recipe's 
 
 
 class Piece(NamedTuple):
-    """A number of rows of a dataset, which `collect(*arguments)` returns. Datasets can share pieces."""
+    """A set of rows of a dataset, which `collect(*arguments)` returns. Datasets can share pieces."""
 
     collect: Callable[..., Arrays]
     arguments: tuple[Any, ...]

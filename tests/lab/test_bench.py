@@ -155,7 +155,7 @@ def test_unreadable_data_fails_alone_and_changed_data_is_rejected(tmp_path: Path
     assert "1 pending in 1 group" in capsys.readouterr().out
     writers.write_hdf5(folder / "small.hdf5", writers.dataset_arrays(make_dataset(seed=1)))
     with pytest.raises(
-        AspcError, match=r"small.hdf5 does not hold the data that finished runs on small were .*\. Rename the"
+        AspcError, match=r"small.hdf5 does not contain the data that finished runs on small used\. Rename the"
     ):
         bench(words)
     assert bench([*words, "--only", "wide"]) == 0  # only requested files are read
@@ -190,7 +190,7 @@ def test_only_files_of_fingerprinted_runs_are_checked(tmp_path: Path, monkeypatc
         recorded[run_id] = RecordedRun("done", None, None, "other" if run.dataset == "b" else None)
     check_data_unchanged(plan, recorded, {})  # known by name
     monkeypatch.undo()
-    with pytest.raises(AspcError, match=r"b\.npz does not hold the data .* choose another --out"):
+    with pytest.raises(AspcError, match=r"b\.npz does not contain the data .* choose another --out"):
         check_data_unchanged(plan, recorded, find_dataset_files(folder))
     retried = {run_id: RecordedRun("failed", "NaN", None, k.data_fingerprint) for run_id, k in recorded.items()}
     assert select_settled_runs(plan, retried, {}, retry_failed=True) == {}
@@ -263,7 +263,7 @@ def test_invalid_options_are_errors(tmp_path: Path) -> None:
         (["tiny", "--reuse", str(tmp_path)], "no results in"),
         (["tiny", "--budget", "0"], "--budget must be above 0"),
         (["tiny", "--dry-run", "--rate", "aspx=30"], "did you mean aspc"),
-        (["tiny_files", "--data", str(tmp_path / "none")], "no folder"),
+        (["tiny_files", "--data", str(tmp_path / "none")], "none does not exist"),
         (["tiny", "--only", "fql"], "choose from ASPC, BC"),
         (["tiny", "--parallel-groups", "0"], "--parallel-groups must be at least 1"),
         (["tiny", "--parallel-groups", "2", "--engine", "ray"], "--parallel-groups requires --engine local"),

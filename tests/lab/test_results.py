@@ -184,9 +184,9 @@ def test_curves_without_runs_are_ignored(tmp_path: Path) -> None:
     ("runs", "curves", "words"),
     [
         ([run_row(color="red")], [], "unknown column 'color'"),
-        ([run_row(seed=None)], [], "without 'seed'"),
+        ([run_row(seed=None)], [], "without the required column 'seed'"),
         ([run_row(score_last="high")], [], "wrong type"),
-        ([run_row()], curve_rows("b"), "not among its runs"),
+        ([run_row()], curve_rows("b"), "refer to an unknown run: 'b'"),
     ],
 )
 def test_invalid_rows_are_rejected(tmp_path: Path, runs: list[Any], curves: list[Any], words: str) -> None:
@@ -232,13 +232,13 @@ def damage_text(path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (damage_truncate, "not a complete Parquet file"),
-        (damage_version, "format 2, but this version of aspc reads format 1"),
-        (damage_columns, "lacks the columns algo, seed"),
-        (damage_type, "'score_last' must hold numbers"),
+        (damage_truncate, "not a valid Parquet file"),
+        (damage_version, "format version 2, but this version of aspc reads format version 1"),
+        (damage_columns, "missing columns required in the runs table: algo, seed"),
+        (damage_type, "'score_last' must contain numbers"),
         (damage_status, "'done' or 'failed', not 'perhaps'"),
-        (damage_null, "no 'dataset'"),
-        (damage_text, "more than 4,000,000 characters"),
+        (damage_null, "required column 'dataset' is empty in 1 row"),
+        (damage_text, "longer than 4,000,000 characters"),
     ],
 )
 def test_invalid_files_give_one_line_errors(tmp_path: Path, capsys: Any, damage: Any, words: str) -> None:
@@ -269,7 +269,7 @@ def test_flipped_bits_are_detected(tmp_path: Path) -> None:
 def test_too_many_rows_are_rejected_before_allocation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     results.write_part(tmp_path, "p", [run_row()], curve_rows())
     monkeypatch.setattr(parquet, "MAX_ROWS", 1)
-    with pytest.raises(AspcError, match=r"curves/p.parquet claims 2 rows"):
+    with pytest.raises(AspcError, match=r"curves/p.parquet has 2 rows"):
         results.read(tmp_path)
 
 
@@ -282,7 +282,9 @@ def test_compressed_text_that_is_huge_in_memory_is_rejected(tmp_path: Path, monk
         results.read(tmp_path)
 
 
-@pytest.mark.parametrize(("made", "words"), [(False, "no result folder"), (True, "holds no results")])
+@pytest.mark.parametrize(
+    ("made", "words"), [(False, "Result folder .*none does not exist"), (True, "contains no results")]
+)
 def test_missing_results_are_an_error(tmp_path: Path, made: bool, words: str) -> None:
     folder = tmp_path / "none"
     if made:

@@ -123,7 +123,7 @@ def test_timeouts_of_jobs_are_unlimited(tmp_path: Path, monkeypatch) -> None:
 
 
 class QueuedJob:
-    """A job of an earlier bench that is still in the queue."""
+    """A job of an earlier `aspc bench` that is still in the queue."""
 
     def __init__(self, folder: Path, job_id: str) -> None:
         self.job_id = job_id

@@ -79,7 +79,7 @@ def test_compare_and_sweep_save_and_draw(tmp_path: Path, capsys: pytest.CaptureF
     [
         (["--profile", "--compare", "bc,aspc"], "only one of --profile"),
         (["--plot", "x.png"], "--plot requires --compare or --sweep-seeds"),
-        (["--sweep-seeds", "1,two"], "whole numbers"),
+        (["--sweep-seeds", "1,two"], "comma-separated integers"),
         (["--save", "table.txt"], "ends in .json"),
         (["--save", "/proc/none/table.json"], "Choose another path"),
         (["--compare", "bc,bc", "--plot", "x.txt"], "ends in .png or .svg"),

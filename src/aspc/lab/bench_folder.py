@@ -17,18 +17,18 @@ from aspc.training.run_folder import CONFIG
 
 @contextmanager
 def bench_lock(bench: Path) -> Iterator[None]:
-    """Lock the bench's folder (created if missing), so that only one process at a time plans and schedules runs there.
+    """Lock the output folder (created if missing), so that only one process at a time plans and schedules runs in it.
 
     Raises:
-        AspcError: The folder cannot be created, holds a run, or is locked by another process.
+        AspcError: The folder cannot be created, contains a run, or is locked by another process.
     """
     try:
         bench.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise AspcError(f"Cannot create the folder {bench}: {error.strerror or error}. Choose another --out.") from None
     if (bench / CONFIG).exists():
-        raise AspcError(f"{bench} holds a run of `aspc train`; choose another --out.")
-    busy = f"Another `aspc bench` is running in {bench}; wait for it, or choose another --out."
+        raise AspcError(f"{bench} contains a run of `aspc train`. Choose another --out.")
+    busy = f"Another `aspc bench` is running in {bench}. Wait until it ends, or choose another --out."
     with exclusive_lock(bench / ".bench.lock", timeout_seconds=0, busy_message=busy):
         yield
 
@@ -54,7 +54,7 @@ def collect_groups(
     """Group the pending runs and return the groups in the order of the plan.
 
     A group that has already been started keeps its runs; only the paths of its dataset files are updated. Training
-    checks that these files hold the same data as before.
+    checks that these files contain the same data as before.
     """
     remaining = dict.fromkeys(pending)
     started = []

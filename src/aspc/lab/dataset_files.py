@@ -1,4 +1,4 @@
-"""Find and load the datasets of a bench: files in the --data folder, or datasets known by name."""
+"""Find and load the datasets for `aspc bench`: files in the --data folder, or datasets known by name."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from aspc.training.run_config import fingerprint
 def find_dataset_files(folder: Path) -> dict[str, Path]:
     """Map the names of the datasets in a folder to their files.
 
-    A file is named after its dataset: `hopper_medium-v2.hdf5` holds hopper-medium-v2. An NPZ file with the name of an
-    OGBench file (`antmaze-large-navigate-v0.npz`) provides all singletask datasets of that file. OGBench's validation
-    files are ignored.
+    A file is named after its dataset: `hopper_medium-v2.hdf5` contains hopper-medium-v2. An NPZ file with the name of
+    an OGBench file (`antmaze-large-navigate-v0.npz`) provides all singletask datasets of that file. OGBench's
+    validation files are ignored.
 
     Raises:
-        AspcError: The folder does not exist, holds no datasets, or holds two files for the same dataset.
+        AspcError: The folder does not exist, contains no datasets, or contains two files for the same dataset.
     """
     if not folder.is_dir():
         raise AspcError(
-            f"There is no folder {folder}. --data takes a folder of dataset files in the D4RL or OGBench layout."
+            f"Folder {folder} does not exist. --data takes a folder of dataset files in the D4RL or OGBench layout."
         )
     found: dict[str, Path] = {}
     for path in sorted(folder.iterdir()):
@@ -39,7 +39,7 @@ def find_dataset_files(folder: Path) -> dict[str, Path]:
                 )
             found[name] = path.absolute()
     if not found:
-        raise AspcError(f"{folder} has no datasets: no file name ends in {', '.join(formats.SUFFIXES)}.")
+        raise AspcError(f"{folder} contains no datasets: no file name ends in {', '.join(formats.SUFFIXES)}.")
     return found
 
 

@@ -123,7 +123,7 @@ def _train_programs(group: RunGroup, folder: Path, quiet: bool, report: OnProgre
     late_signal: int | None = None
     for members in programs.values():
         if late_signal is not None:
-            raise Interrupted(f"Stopped between two programs of {folder.name}.", late_signal)
+            raise Interrupted(f"Training of group {folder.name} was interrupted.", late_signal)
         path = folder / f"fleet-{short_hash([m.run.run_id for m in members])[:8]}"
         fleet = capture_failure(partial(_train, members, data, path, quiet, report))
         if isinstance(fleet, str):

@@ -106,7 +106,7 @@ def short_hash(content: Any) -> str:
 
 
 def resolve_settings(variant: Variant, dataset: str) -> dict[str, Any]:
-    """Return those settings of a variant on a dataset that differ from the algorithm's defaults.
+    """Return the settings of a variant on a dataset that differ from the algorithm's defaults.
 
     The variant's own settings take precedence over those of its preset.
     """
@@ -200,7 +200,7 @@ def make_plan(
                     entries[SuiteEntry(suite.name, variant.label, chain[-1].run_id)] = None
     if not runs and missing:
         raise AspcError(
-            f"{', '.join(s.name for s in suites)} needs dataset files; pass their folder with --data. "
+            f"No dataset of {', '.join(s.name for s in suites)} was found. Pass a folder of dataset files with --data. "
             f"Expected files (.hdf5) include {', '.join(list(missing)[:6])}.{_suggest_names(missing)}"
         )
     in_suites = {(entry.suite, entry.run_id) for entry in entries}
@@ -219,7 +219,7 @@ def _blocks(suite: Suite, data: Mapping[str, Path]) -> list[Block]:
     if not suite.every_file:
         return list(suite.blocks)
     if not data:
-        raise AspcError(f"The suite {suite.name} trains on every file in a folder. Pass the folder with --data.")
+        raise AspcError(f"Suite {suite.name} trains on every file in a folder. Pass the folder with --data.")
     # An OGBench name without a task number is an alias for one of the five numbered tasks.
     datasets = tuple(name for name in data if not name.endswith("-singletask-v0"))
     return [dataclasses.replace(block, datasets=datasets) for block in suite.blocks]
@@ -252,9 +252,9 @@ def _make_runs(
 
 
 class RunFilter(NamedTuple):
-    """The words of --only, separated into words for datasets and words for algorithms or variants.
+    """The words of --only, grouped into words for datasets and words for algorithms or variants.
 
-    A run must match at least one word of each kind that is given.
+    If a group has words, a run must match at least one of them.
     """
 
     datasets: tuple[str, ...]

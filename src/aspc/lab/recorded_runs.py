@@ -52,7 +52,7 @@ def read_recorded_table(path: Path) -> dict[str, RecordedRun]:
 def select_settled_runs(
     plan: BenchPlan, recorded: Mapping[str, RecordedRun], data: Mapping[str, Path], retry_failed: bool
 ) -> dict[str, RecordedRun]:
-    """Return the recorded outcomes of those planned runs that need no further training, by run id.
+    """Return the recorded outcomes of the planned runs that need no further training, by run id.
 
     A run that failed because its dataset could not be read is trained again once the dataset's file has changed.
     """
@@ -75,7 +75,7 @@ def _is_modified_since(file: Path | None, when: str | None) -> bool:
 
 
 def check_data_unchanged(plan: BenchPlan, settled: Mapping[str, RecordedRun], data: Mapping[str, Path]) -> None:
-    """Check that the dataset files of finished runs still hold the data that the runs were trained on.
+    """Check that the dataset files of finished runs still contain the data that these runs were trained on.
 
     Other files are not read.
 
@@ -91,7 +91,7 @@ def check_data_unchanged(plan: BenchPlan, settled: Mapping[str, RecordedRun], da
         for dataset, fingerprints in recorded.items():
             if fingerprints != {fingerprint_dataset(load_dataset(dataset, str(data[dataset])))}:
                 raise AspcError(
-                    f"{data[dataset]} does not hold the data that finished runs on {dataset} were trained on. "
+                    f"{data[dataset]} does not contain the data that finished runs on {dataset} used. "
                     "Rename the file, or choose another --out (and another --reuse)."
                 )
 

@@ -53,7 +53,7 @@ class Scheduler:
         """Prepare to train the groups of a plan. Call `run` to train them.
 
         Args:
-            folder: The bench's folder.
+            folder: The output folder of `aspc bench`.
             plan: The plan of all runs.
             groups: The groups to train, in order.
             recorded: Outcomes of runs that have ended already and are not trained again.
@@ -78,7 +78,7 @@ class Scheduler:
             The outcomes of all runs in the plan that have ended, by run id.
 
         Raises:
-            Interrupted: A signal stopped the bench before its deadline.
+            Interrupted: A signal stopped training before the deadline.
         """
         try:
             while (self.running or self.waiting) and not self._is_out_of_time():
@@ -111,7 +111,7 @@ class Scheduler:
         return math.inf if self.deadline is None else self.deadline - time.monotonic()
 
     def _start_groups(self, ignore_deadline: bool = False) -> bool:
-        """Start waiting groups while the engine has room and time is left.
+        """Start waiting groups while the engine has free capacity and time is left.
 
         Args:
             ignore_deadline: Whether to also start groups that are not expected to end before the deadline.
@@ -157,7 +157,7 @@ class Scheduler:
                 failures.setdefault(source, []).append(member)
         for source, members in failures.items():
             failed = replace(group, members=tuple(members))
-            problem = "learned no scale." if source.status == "done" else f"failed: {source.error}"
+            problem = "did not learn a scale." if source.status == "done" else f"failed: {source.error}"
             message = f"This run needs the final scale of another run, which {problem}"
             record_failure(self.folder, failed, message, source.data_fingerprint)
             self._record(FinishedGroup(failed))

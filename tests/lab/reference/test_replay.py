@@ -97,7 +97,7 @@ def test_a_shorter_trace_with_fewer_arrays_passes(tmp_path: Path) -> None:
 
 class TestErrors:
     def test_missing_file(self) -> None:
-        with pytest.raises(AspcError, match="no trace file"):
+        with pytest.raises(AspcError, match="does not exist"):
             verify("nowhere.npz")
 
     def test_not_a_trace(self, tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ class TestErrors:
             verify(copy_with_changes(tmp_path, "iql", **results))
 
     def test_missing_array(self, tmp_path: Path) -> None:
-        with pytest.raises(AspcError, match="lacks"):
+        with pytest.raises(AspcError, match="is missing 'terminals', which is required"):
             verify(copy_with_changes(tmp_path, "iql", **{"batch/terminals": None}))
 
 

@@ -77,7 +77,7 @@ def test_no_claim_holds_without_one_of_its_methods(name: str, tmp_path: Path, mo
             "smaller_on_better_data",
             "dataset",
             "hopper-expert-v2",
-            "runs of ASPC on hopper of the same length on two qualities (expert and medium-expert)",
+            "runs of ASPC on hopper of the same length on two data qualities (expert and medium-expert)",
         ),
         ("smaller_on_better_data", "task", "walker2d", "runs on walker2d"),
         ("profile_above", "domain", "Adroit", "runs on Adroit"),

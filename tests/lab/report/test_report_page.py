@@ -222,7 +222,7 @@ def test_invalid_results_give_a_one_sentence_error(tmp_path: Path, capsys: pytes
     part.write_bytes(part.read_bytes()[:200])
     assert main(["report", str(tmp_path / "r"), "--out", str(tmp_path / "out"), "--quiet"]) == 2
     message = capsys.readouterr().err
-    assert "not a complete Parquet file" in message
+    assert "not a valid Parquet file" in message
     assert message.count("\n") == 1
     assert not (tmp_path / "out").exists()
     assert main(["report"]) == 2

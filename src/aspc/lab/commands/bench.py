@@ -25,7 +25,7 @@ class Cluster:
     """Machines to train on."""
 
     engine: Literal["local", "ray", "slurm"] = "local"
-    """Backend: this machine, a Ray cluster, or Slurm (docs/cluster.md)."""
+    """Train on this machine, on a Ray cluster, or with Slurm (docs/cluster.md)."""
     parallel_groups: int = 1
     """Number of groups to train at the same time on this machine, each in its own process. One group can then train
     while another compiles or evaluates. Only with --engine local."""
@@ -36,7 +36,7 @@ class Cluster:
     gpus_per_group: float = 0
     """GPUs per group on a cluster; 0.5 puts two groups on one GPU."""
     shared_storage: bool = True
-    """Assume that all machines can access the folder --out. Without shared storage, Ray transfers the results, and a
+    """Assume that all machines can access the --out folder. Without shared storage, Ray transfers the results, and a
     group starts over if its machine is lost."""
     slurm: Several[str] = ()
     """Additional Slurm job settings as NAME=VALUE, for example partition=gpu time=720."""
@@ -61,7 +61,7 @@ class BenchArgs:
     dry_run: Flag = False
     """Show the planned groups and exit. With --rate, also estimate the training time."""
     only: Several[str] = ()
-    """Keep only runs whose dataset, algorithm or variant matches. Patterns such as hopper-* are allowed."""
+    """Train only runs whose dataset, algorithm or variant matches. Patterns such as hopper-* are allowed."""
     steps: Unset[int] = None
     """Steps per run. By default, each suite sets its own."""
     seeds: Unset[int] = None
@@ -78,7 +78,7 @@ class BenchArgs:
     out: Path = Path("runs/bench")
     """Output folder (created if missing). Suites that use the same folder share their runs."""
     reuse: Several[Path] = ()
-    """Additional result folders. Runs that have finished there are not repeated."""
+    """Additional result folders whose finished runs are not repeated."""
     data: Unset[Path] = None
     """Folder of dataset files in the D4RL or OGBench layout, each named after its dataset. The singletask variants of
     an OGBench environment share one file (antmaze-large-navigate-v0.npz)."""
@@ -147,7 +147,7 @@ def check_args(args: BenchArgs) -> None:
 
 
 def format_suites() -> str:
-    """Return a text that lists the suites, each with the part of the paper that it reproduces."""
+    """Return a list of the suites as text, each with the part of the paper that it reproduces."""
     lines = ["suites (aspc bench NAME; suites that request the same runs share them):"]
     width = max(len(name) for name in suites.names())
     for name in suites.names():

@@ -77,7 +77,7 @@ def run_bench(args: BenchArgs, argv: list[str], start_time: float) -> int:
         print(f"skipped datasets that are neither known by name nor in --data: {', '.join(plan.missing_datasets)}")
     for folder in args.reuse:
         if not find_result_folders(folder):
-            raise AspcError(f"There are no results in {folder} (--reuse). Omit it, or pass a result folder.")
+            raise AspcError(f"The --reuse folder {folder} contains no results. Omit it, or pass a result folder.")
     folders = [args.out, *args.reuse]
     if args.dry_run:
         recorded = read_recorded_runs(folders)
@@ -173,7 +173,7 @@ def make_engine(args: BenchArgs, deadline: float | None) -> Engine:
 
 @contextmanager
 def graceful_shutdown() -> Iterator[None]:
-    """Raise `Interrupted` on Ctrl-C or SIGTERM between fleets, as training itself does within one."""
+    """Raise `Interrupted` on Ctrl-C or SIGTERM between fleets, as training itself does within a fleet."""
 
     def terminate(number: int, frame: FrameType | None) -> None:
         raise Terminated

@@ -51,7 +51,7 @@ def main(argv: list[str]) -> int:
 
 
 def format_summary(found: Results) -> str:
-    """Return a text with the number of runs and one line per suite, variant and number of training steps.
+    """Return the number of runs as text, followed by one line per suite, variant and number of training steps.
 
     A run that belongs to several suites is counted in each.
     """

@@ -20,29 +20,29 @@ COMMON_OPTIONS = "algo obs-dim act-dim batch seeds steps profile compare sweep-s
 class SpeedArgs:
     """Measure training speed with synthetic data on the default device.
 
-    The command prints the compile time in seconds, steps per second, FLOPs per step, the FLOP/s that the step's matrix
-    products reach in isolation, and the fraction of that rate that training reaches. With other options, it profiles a
-    step, compares algorithms, or sweeps over the number of runs that train together.
+    By default, print the compile time, steps per second, floating-point operations per step, and how close training
+    comes to the speed of its matrix products alone. With other options, profile a step, compare algorithms, or sweep
+    over the number of concurrent runs.
     """
 
     algo: str = "aspc"
     """Algorithm to measure."""
     obs_dim: int = 17
-    """Observation size."""
+    """Observation dimension."""
     act_dim: int = 6
-    """Action dimension or, for algorithms with discrete actions, the number of options."""
+    """Action dimension, or the number of options if the algorithm's actions are discrete."""
     batch: int = 256
     """Minibatch size."""
     seeds: int = 1
-    """Number of runs that train together."""
+    """Number of concurrent runs."""
     steps: int = 2_000
     """Steps to time after compilation."""
     profile: Flag = False
     """Print the time of each part of a step and, on a GPU, the number of kernels per step."""
     compare: Unset[str] = None
-    """Algorithms to compare, separated by commas, for example td3_bc,aspc. Times are relative to the first."""
+    """Algorithms to compare, separated by commas, such as td3_bc,aspc. Times are relative to the first."""
     sweep_seeds: Unset[str] = None
-    """Sweep over these numbers of runs that train together, for example 1,2,4,8."""
+    """Numbers of concurrent runs to sweep over, such as 1,2,4,8."""
     cache: Flag = False
     """Use the persistent compilation cache, as `aspc train` does."""
     json: Flag = False
@@ -134,7 +134,7 @@ def _parse_counts(text: str) -> list[int]:
     try:
         return [int(word) for word in text.split(",")]
     except ValueError:
-        raise AspcError(f"--sweep-seeds takes comma-separated integers such as 1,2,4,8, not {text!r}.") from None
+        raise AspcError(f"--sweep-seeds must be comma-separated integers such as 1,2,4,8, not {text!r}.") from None
 
 
 def _print_row(args: SpeedArgs, columns: Sequence[str]) -> None:
@@ -163,7 +163,7 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
         axes.set_xticks(runs, [str(n) for n in runs])
         axes.minorticks_off()
         axes.margins(y=0.12)
-        axes.set_xlabel("runs that train together")
+        axes.set_xlabel("concurrent runs")
         axes.set_ylabel("total steps per second")
         axes.legend(frameon=False)
     axes.spines[["top", "right"]].set_visible(False)

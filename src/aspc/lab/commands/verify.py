@@ -17,8 +17,8 @@ from aspc.errors import AspcError
 class VerifyArgs:
     """Replay reference traces through the training code in float64, and print the errors.
 
-    Errors are relative: each quantity's largest error is divided by its largest magnitude, and the scale's error by the
-    scale's largest change. The exit code is 1 if any error exceeds 1e-6.
+    Errors are relative: the largest error of each quantity is divided by its largest magnitude, and the error of the
+    learned scale (such as alpha) by its largest change. The exit code is 1 if any error exceeds 1e-6.
     """
 
     traces: Annotated[
@@ -26,7 +26,7 @@ class VerifyArgs:
     ]
     """Trace files (.npz)."""
     all: Flag = False
-    """Print all quantities, not only those with the largest errors."""
+    """Print all quantities, not only the ones with the largest errors."""
 
 
 def main(argv: list[str]) -> int:

@@ -33,7 +33,7 @@ class Engine(Protocol):
         ...
 
     def start(self, group: RunGroup) -> None:
-        """Start a group whose file has been written to the bench's folder."""
+        """Start a group whose file has been written to the output folder."""
         ...
 
     def wait(self, seconds: float) -> list[FinishedGroup]:

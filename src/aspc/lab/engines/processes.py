@@ -24,8 +24,8 @@ from aspc.lab.groups import RunGroup, group_path, results_path
 
 STOP_SECONDS = 30.0  # time to save a checkpoint before the process is killed
 LOG = "log.txt"
-# Exit codes that stop the whole bench, for example because of a full disk or a signal. The last line of the log states
-# the reason.
+# Exit codes that stop all groups, for example because of a full disk or a signal. The last line of the log states the
+# reason.
 STOPPING_EXIT_CODES = (2, 128 + signal.SIGINT, 128 + signal.SIGTERM)
 
 

@@ -52,8 +52,8 @@ class RayEngine:
                 warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
                 ray.init(**settings, log_to_driver=False, logging_level=logging.ERROR, ignore_reinit_error=False)
         except (ConnectionError, ValueError, RuntimeError) as error:
-            location = f"at {address}" if address else "on this machine"
-            raise AspcError(f"No Ray cluster could be reached {location}: {first_line(error)}") from error
+            problem = f"No Ray cluster could be reached at {address}" if address else "Ray could not be started"
+            raise AspcError(f"{problem}: {first_line(error)}") from error
         # Run each group in its own process (max_calls=1), so that all device memory is freed when the group ends.
         resources = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=MAX_RETRIES, max_calls=1)
         self._train_here: Any = resources(train_in_place)
@@ -94,12 +94,12 @@ class RayEngine:
         try:
             files = self._ray.get(task)
         except self._ray.exceptions.RayTaskError as error:
-            if isinstance(error.cause, ExternalFailure):  # not caused by the run: stop the bench
+            if isinstance(error.cause, ExternalFailure):  # not caused by the run: stop all groups
                 raise error.cause from error
             return FinishedGroup(group, f"{type(error.cause).__name__}: {error.cause}")
         except self._ray.exceptions.RayError as error:
             return FinishedGroup(
-                group, f"The machine was lost {MAX_RETRIES + 1} times, or the cluster ended: {first_line(error)}"
+                group, f"The machine was lost {MAX_RETRIES + 1} times, or the cluster stopped: {first_line(error)}"
             )
         if files is not None:
             unpack(self.bench, group, files)
@@ -114,7 +114,7 @@ class RayEngine:
 
 
 def check_reachable(address: str) -> None:
-    """Raise `AspcError` if no server listens at an address. Without this check, Ray would wait for minutes."""
+    """Raise `AspcError` if no server is listening at an address. Without this check, Ray would wait for minutes."""
     host, colon, port = address.rpartition(":")
     if not colon or "/" in host or not port.isdigit():
         return  # "auto" or a Ray Client address
@@ -165,13 +165,13 @@ def _limit_device_memory(gpus: float) -> None:
 
 
 def pack(bench: Path) -> Files:
-    """Return the contents of all files in a bench's folder, by relative path."""
+    """Return the contents of all files in an output folder, by relative path."""
     paths = [path for path in sorted(bench.rglob("*")) if path.is_file() and not path.name.startswith(".")]
     return {path.relative_to(bench).as_posix(): path.read_bytes() for path in paths}
 
 
 def unpack(bench: Path, group: RunGroup, files: Files) -> None:
-    """Write a group's files to a bench's folder.
+    """Write a group's files to an output folder.
 
     The results are written last, because their presence marks the group as finished.
 
@@ -184,7 +184,7 @@ def unpack(bench: Path, group: RunGroup, files: Files) -> None:
     for name in sorted(files, key=lambda name: name == last):
         parts = PurePosixPath(name).parts
         if ".." in parts or not (name in allowed or name.startswith(f"{own}/")):
-            raise AspcError(f"The group {group.group_id} sent a file that does not belong to it: {name}.")
+            raise AspcError(f"Group {group.group_id} sent a file that does not belong to it: {name}.")
         if name == f"{own}/{GROUP}":
             continue
         path = bench.joinpath(*parts)

@@ -1,4 +1,4 @@
-"""An engine that trains groups as Slurm jobs, submitted with submitit. All machines must share the bench's folder.
+"""An engine that trains groups as Slurm jobs, submitted with submitit. All machines must share the output folder.
 
 A job that is preempted or reaches its time limit is resubmitted and continues from its checkpoint.
 """
@@ -91,7 +91,7 @@ class SlurmEngine(PollingEngine[Any]):
         return True
 
     def start(self, group: RunGroup) -> None:
-        """Submit a group, or adopt the unfinished job that an earlier bench submitted for it."""
+        """Submit a group, or adopt the unfinished job that an earlier `aspc bench` submitted for it."""
         job = self._find_queued_job(group) or self._executor.submit(GroupJob(), str(self.bench), group.group_id)
         write_atomically(self._job_file(group), str(job.job_id).encode())
         self._jobs[group.group_id] = (group, job)
@@ -118,12 +118,12 @@ class SlurmEngine(PollingEngine[Any]):
             stopped.unlink()
             self.start(group)
             return None
-        message = f"The job {job.job_id} ended without results (log: {job.paths.stderr})"
+        message = f"Job {job.job_id} ended without results (log: {job.paths.stderr})"
         failure = str(job.exception())
-        if DiskFailure.__name__ in failure:  # not caused by the run: stop the bench
-            raise DiskFailure(f"{message}: it could not write. Free some space, then run the same command again.")
+        if DiskFailure.__name__ in failure:  # not caused by the run: stop all groups
+            raise DiskFailure(f"{message} because writing failed. Free some space, then run the same command again.")
         if ExternalFailure.__name__ in failure:
-            raise ExternalFailure(f"{message}. Fix what the log reports, then run the same command again.")
+            raise ExternalFailure(f"{message}. Fix the problem reported in the log, then run the same command again.")
         return FinishedGroup(group, message)
 
     def close(self) -> None:

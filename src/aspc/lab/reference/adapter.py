@@ -27,7 +27,7 @@ def no_probe(state: object, batch: Batch, noise: Noise, parts: Parts) -> Row:
 
 @dataclass(frozen=True)
 class Adapter(Generic[State]):
-    """Everything that is needed to replay a trace and to compute the quantities that it holds."""
+    """Everything needed to replay a trace and to compute the quantities that it contains."""
 
     algorithm: Algorithm[State]
     """The algorithm with the trace's settings."""
@@ -52,10 +52,10 @@ class Adapter(Generic[State]):
 
 
 def check_known(names: Iterable[str], known: Container[str], kind: str) -> None:
-    """Raise `AspcError` for a quantity that cannot be compared, since ignoring it would look like agreement."""
+    """Raise `AspcError` for a quantity that cannot be compared, since ignoring it could hide an error."""
     for name in names:
         if name not in known:
-            raise AspcError(f"The trace holds an unknown {kind} {name!r}, which cannot be compared.")
+            raise AspcError(f"The trace contains an unknown {kind} {name!r}, which cannot be compared.")
 
 
 def require(meta: Mapping[str, Any], **supported: Any) -> None:

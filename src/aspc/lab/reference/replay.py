@@ -1,6 +1,6 @@
 """Replay reference traces to verify that an algorithm matches its authors' implementation.
 
-A trace holds batches, noise, initial weights, and the quantities that the reference trainer computed at every step.
+A trace contains batches, noise, initial weights, and the quantities that the reference trainer computed at every step.
 The replay runs the same `update` function that training uses. The modules in `adapters` map the names in each
 trainer's traces to this library's networks and metrics.
 """
@@ -52,7 +52,7 @@ def read_trace(path: str | Path) -> Trace:
     """
     path = Path(path)
     if not path.is_file():
-        raise AspcError(f"There is no trace file at {path}. Give the path of an .npz trace.")
+        raise AspcError(f"Trace file {path} does not exist. Pass the path of an .npz trace.")
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as z:
             arrays = {k: z[k] for k in z.files if k != "meta"}
@@ -61,7 +61,7 @@ def read_trace(path: str | Path) -> Trace:
             raise ValueError
     except (OSError, ValueError, KeyError, SyntaxError, EOFError, RuntimeError) as error:
         raise AspcError(
-            f"{path} is not a reference trace: it must hold `meta` with `algo`, `batch/` and `out/`."
+            f"{path} is not a reference trace: it must contain `meta` with `algo`, `batch/` and `out/`."
         ) from error
     except Exception as error:  # zipfile raises its own exceptions for damaged archives
         raise AspcError(f"{path} cannot be read as an .npz file; it may be damaged.") from error
@@ -84,8 +84,8 @@ class TraceCheck:
 def relative_error(ours: Any, theirs: Any, origin: float = 0.0) -> float:
     """Return max|ours − theirs| / max|theirs − origin|, or infinity if shapes or NaN positions differ.
 
-    If an origin is given, errors are relative to the change from it. Otherwise, errors of a scale that hardly changes
-    would be too small to notice.
+    If an origin is given, errors are relative to the change from it. This makes errors visible in a scale that hardly
+    changes.
     """
     ours, theirs = np.asarray(ours, np.float64), np.asarray(theirs, np.float64)
     if ours.shape != theirs.shape or not np.array_equal(np.isnan(ours), np.isnan(theirs)):

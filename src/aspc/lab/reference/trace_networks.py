@@ -93,5 +93,5 @@ def stack(*networks: Any) -> Ensemble:
     """
     shapes = [[leaf.shape for leaf in jax.tree.leaves(network)] for network in networks]
     if any(shape != shapes[0] for shape in shapes):
-        raise AspcError("The twin critics of the trace have different sizes; only twins of equal size are supported.")
+        raise AspcError("The twin critics in the trace have different sizes. Only critics of equal size are supported.")
     return Ensemble(jax.tree.map(lambda *leaves: jnp.stack(leaves), *networks))

@@ -33,7 +33,7 @@ CHECKS: dict[str, Callable[[Trace], list[TraceCheck]]] = {
 
 
 def verify(path: str | Path) -> list[TraceCheck]:
-    """Replay a trace file in float64 and return one check per quantity that it holds.
+    """Replay a trace file in float64 and return one check per quantity that it contains.
 
     Raises:
         AspcError: The file is damaged, or its algorithm or settings are not supported.
@@ -47,10 +47,10 @@ def verify(path: str | Path) -> list[TraceCheck]:
         try:
             checks = CHECKS[algo](trace)
         except KeyError as missing:
-            raise AspcError(f"{path} lacks {missing}, which a trace of {algo} must hold.") from missing
+            raise AspcError(f"{path} is missing {missing}, which is required in a trace of {algo}.") from missing
         except (TypeError, ValueError, IndexError) as error:
             problem = f"its arrays are not valid for the algorithm {algo}"
             raise AspcError(f"{path} cannot be replayed: {problem} ({first_line(error)}).") from error
     if not checks:
-        raise AspcError(f"{path} holds no results to compare; a trace has them under out/.")
+        raise AspcError(f"{path} contains no results to compare. A trace must have arrays under out/.")
     return checks

@@ -72,7 +72,11 @@ class ReportContent:
         return " or ".join(dict.fromkeys(MEASURES[self.measures[name]] for name in datasets))
 
     def headline_scores(self) -> HeadlineScores | None:
-        """Return averages over the common datasets; without aggregates, the broadest row with comparable scores."""
+        """Return averages over the datasets that all labels share.
+
+        If there are no aggregates, return the row that covers the most datasets and has comparable scores. If no row
+        has comparable scores, return None.
+        """
         if self.aggregates is not None:
             return HeadlineScores(self.aggregates.overall.datasets, self.aggregates.overall.mean, self.aggregates.best)
         rows = [*(row for row in reversed(self.main_table.rows) if row.is_average), *self.main_table.rows]
@@ -83,7 +87,7 @@ class ReportContent:
         return HeadlineScores(row.datasets, {k: cell.last for k, cell in cells}, {k: cell.best for k, cell in cells})
 
     def summary_labels(self, summary: DomainSummary) -> list[str]:
-        """Return a summary's labels: first the recommended one, ASPC and TD3+BC, then the others by decreasing IQM."""
+        """Return a summary's labels: the recommended one, ASPC and TD3+BC first, then the others by decreasing IQM."""
         recommended = self.recommendation.label if self.recommendation else None
         series = self.main_table.series
         leading = [label for label in summary.labels if label == recommended or series[label] in LEADING_SERIES]
@@ -96,7 +100,7 @@ class ReportContent:
 
     @property
     def scale_series(self) -> str | None:
-        """The series whose scale is shown per quality and task: ASPC or, without it, the first with a learned scale."""
+        """The series whose scale is plotted: ASPC if present, otherwise the first series with a learned scale."""
         algo = dict(zip(self.view.entries["series"], self.view.entries["algo"], strict=True))
         drawn = dict.fromkeys(c.series for c in self.curves if c.metric == "scale")
         learned = [series for series in drawn if algo[series].split("+")[-1] in LEARNED_SCALE]
@@ -106,7 +110,10 @@ class ReportContent:
         return [c for c in select_curves(self.curves, "scale") if c.series == self.scale_series]
 
     def scale_by_quality(self) -> dict[str, list[ScaleCurve]]:
-        """Return the curves of the scale by task for datasets with a quality in their name, best quality first."""
+        """Return scale curves grouped by task, best data quality first.
+
+        Only datasets whose name includes a quality (such as medium or expert) are included.
+        """
         found = [c for c in self._scale_curves() if quality_of(c.dataset)]
         return {
             task: [
@@ -119,7 +126,7 @@ class ReportContent:
         }
 
     def scale_by_task(self) -> dict[str, list[ScaleCurve]]:
-        """Return the curves of the scale by task for datasets without a quality in their name."""
+        """Return scale curves grouped by task, for datasets whose name includes no data quality."""
         found = {c.dataset: c for c in self._scale_curves()}
         datasets = [name for name in self.datasets if name in found and not quality_of(name)]
         return {

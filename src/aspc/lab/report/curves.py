@@ -88,7 +88,7 @@ def group_by_task(datasets: Iterable[str]) -> dict[str, dict[str, str]]:
 
 
 def _panel_title(dataset: str) -> str:
-    """Return the title of a dataset's panel. The five tasks of an OGBench maze share one, as do unknown datasets."""
+    """Return the title of a dataset's panel. The tasks of an OGBench maze share a panel, and so do unknown datasets."""
     if domain_of(dataset) == "OGBench":
         return re.sub(r"-task[0-9]+$", "", without_version(dataset))
     return task if (task := task_of(dataset)) in TASKS else "other datasets"

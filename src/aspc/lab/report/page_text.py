@@ -198,7 +198,7 @@ def describe_seeds(table: ScoreTable) -> str:
     low, high = table.seeds
     if low == high:
         return f"{low} {pluralize('seed', low)} per dataset and algorithm."
-    return f"{low} to {high} seeds per dataset and algorithm; cells with fewer than {high} say so."
+    return f"{low} to {high} seeds per dataset and algorithm; cells with fewer than {high} show their number."
 
 
 def describe_count(cell: ScoreCell, row: ScoreRow) -> str:

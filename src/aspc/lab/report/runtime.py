@@ -16,7 +16,7 @@ DEFAULT_INTERVAL = 10  # ASPC's default k_alpha
 
 
 class SeriesRuntime(NamedTuple):
-    """The seconds per million steps that a series takes on one dataset and device, with a number of concurrent runs."""
+    """Seconds per million steps of a series on one dataset and device, with a given number of concurrent runs."""
 
     series: str
     device: str
@@ -72,7 +72,7 @@ def compare_intervals(runtimes: Sequence[SeriesRuntime]) -> list[SeriesRuntime]:
 
 
 def _update_interval(series: str) -> int | None:
-    """Return the k_alpha of a series if it differs from plain ASPC in nothing else; return None for other series."""
+    """Return the k_alpha of a series if nothing else distinguishes it from plain ASPC, otherwise None."""
     if series == "ASPC":
         return DEFAULT_INTERVAL
     found = re.fullmatch(r"ASPC, k_alpha = ([0-9]+)", series)

@@ -1,4 +1,7 @@
-"""Write parts to result folders, and find the files in these folders."""
+"""Write to result folders, and find the files in them.
+
+A part of a result folder is a set of files with the same name, one per table.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ def write_part(folder: str | Path, name: str, runs: Sequence[Row], curves: Seque
     """Write runs and their curves as one part of a result folder, replacing an existing part with the same name.
 
     Missing keys become null, `schema_version` is filled in, and dictionaries become JSON. The curves are written before
-    the runs, and a part without runs is ignored. A killed process therefore leaves no incomplete part.
+    the runs, and a part without runs is ignored. If the process is killed, no incomplete part is therefore ever read.
 
     Raises:
         AspcError: A row is invalid, or a curve does not belong to any of the runs.
@@ -27,13 +30,13 @@ def write_part(folder: str | Path, name: str, runs: Sequence[Row], curves: Seque
     _check_name(name)
     unknown = {row["run_id"] for row in curves} - {row["run_id"] for row in runs}
     if unknown:
-        raise AspcError(f"The curves of part {name} refer to the run {min(unknown)!r}, which is not among its runs.")
+        raise AspcError(f"The curves in result file {name} refer to an unknown run: {min(unknown)!r}.")
     for kind, rows in (("curves", curves), ("runs", runs)):
         write_table(Path(folder) / kind / f"{name}.parquet", make_table(rows, TABLES[kind], name))
 
 
 def write_entries(folder: str | Path, name: str, entries: Iterable[tuple[str, str, str]]) -> None:
-    """Write which suites runs belong to.
+    """Record which suites each run belongs to.
 
     The runs table cannot record this, because each of its rows names only the first suite of a run.
 
@@ -49,11 +52,11 @@ def write_entries(folder: str | Path, name: str, entries: Iterable[tuple[str, st
 
 def _check_name(name: str) -> None:
     if not re.fullmatch(r"[\w.+=@-]{1,200}", name) or name.startswith("."):
-        raise AspcError(f"Invalid name {name!r} for a part of results. Use only letters, digits and . _ + = @ -.")
+        raise AspcError(f"Invalid name {name!r} for a result file. Use only letters, digits and . _ + = @ -.")
 
 
 def find_result_folders(folder: Path) -> list[Path]:
-    """Return all folders that hold results among the given folder and its subfolders."""
+    """Return all folders that contain results among the given folder and its subfolders."""
     return [candidate for candidate in _candidates(folder) if _run_tables_in(candidate)]
 
 
@@ -79,10 +82,10 @@ def find_parts(folder: Path) -> list[dict[str, Path]]:
     """Return the parts in a folder and its subfolders, each as a dictionary from table name to file.
 
     Raises:
-        AspcError: The folder does not exist or holds no results.
+        AspcError: The folder does not exist or contains no results.
     """
     if not folder.is_dir():
-        raise AspcError(f"There is no result folder at {folder}.")
+        raise AspcError(f"Result folder {folder} does not exist.")
     found: list[dict[str, Path]] = []
     for candidate in _candidates(folder):
         for runs in _run_tables_in(candidate):
@@ -93,7 +96,7 @@ def find_parts(folder: Path) -> list[dict[str, Path]]:
         found += [{"entries": path} for path in sorted((candidate / "entries").glob("*.parquet"))]
     if not found:
         raise AspcError(
-            f"{folder} holds no results: neither it nor a subfolder has runs.parquet or runs/*.parquet. "
-            "`aspc bench` writes such a folder."
+            f"{folder} contains no results: neither it nor a subfolder has runs.parquet or runs/*.parquet. "
+            "Pass the output folder of `aspc bench`."
         )
     return [{kind: path for kind, path in part.items() if path.is_file()} for part in found]

@@ -14,6 +14,7 @@ import numpy as np
 from aspc.errors import DISK_ERRORS, AspcError, DiskFailure, first_line
 from aspc.io import replace_nonfinite, write_atomically
 from aspc.lab.results.schema import SCHEMA_VERSION, TABLES, Column, Kind, Row, arrow_type, import_pyarrow
+from aspc.text import count_noun
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,27 +32,29 @@ def make_table(rows: Sequence[Row], columns: Mapping[str, Column], name: str) ->
     Args:
         rows: The rows, as dictionaries from column name to value.
         columns: The columns of the table.
-        name: Name of the part, for error messages.
+        name: Name of the result file, for error messages.
 
     Raises:
-        AspcError: A row has an unknown column, lacks a required one, or has a value of the wrong type.
+        AspcError: A row has an unknown column, is missing a required one, or has a value of the wrong type.
     """
     pa = import_pyarrow()
     for row in rows:
         unknown = sorted(set(row) - set(columns))
         if unknown:
-            raise AspcError(f"Part {name} has an unknown column {unknown[0]!r}. Known columns: {', '.join(columns)}.")
+            raise AspcError(
+                f"Result file {name} has an unknown column {unknown[0]!r}. Known columns: {', '.join(columns)}."
+            )
     values: dict[str, list[Any]] = {}
     for key, column in columns.items():
         values[key] = [_cell(row.get(key), column.kind) for row in rows]
         if key == "schema_version":
             values[key] = [SCHEMA_VERSION] * len(rows)
         if column.is_required and None in values[key]:
-            raise AspcError(f"Part {name} has a row without {key!r}, which is required.")
+            raise AspcError(f"Result file {name} has a row without the required column {key!r}.")
     try:
         return pa.table({key: pa.array(values[key], arrow_type(column.kind)) for key, column in columns.items()})
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
-        raise AspcError(f"Part {name} has a value of the wrong type: {first_line(error)}.") from error
+        raise AspcError(f"Result file {name} has a value of the wrong type: {first_line(error)}.") from error
 
 
 def _cell(value: Any, kind: Kind) -> Any:
@@ -96,7 +99,7 @@ def read_table(path: Path, kind: str) -> pa.Table:
         schema = metadata.schema.to_arrow_schema()
         _check_columns(path, kind, schema)
         if metadata.num_rows > MAX_ROWS:
-            raise AspcError(f"{path} claims {metadata.num_rows:,} rows; results have at most {MAX_ROWS:,} per file.")
+            raise AspcError(f"{path} has {metadata.num_rows:,} rows, but a result file can have at most {MAX_ROWS:,}.")
         present = [key for key in columns if key in schema.names]
         texts = [key for key in present if columns[key].kind in ("text", "json")]
         with pq.ParquetFile(path, metadata=metadata, read_dictionary=texts, page_checksum_verification=True) as file:
@@ -106,7 +109,8 @@ def read_table(path: Path, kind: str) -> pa.Table:
         raise
     except (pa.ArrowException, OSError, EOFError, UnicodeDecodeError, MemoryError) as error:
         raise AspcError(
-            f"{path} is not a complete Parquet file; it may be truncated or damaged. Remove it or write it again."
+            f"{path} is not a valid Parquet file; it may be truncated or damaged. Delete it, then run the command "
+            "that created it again."
         ) from error
     for key in (key for key in columns if key not in present):
         table = table.append_column(key, pa.nulls(len(table), arrow_type(columns[key].kind)))
@@ -116,12 +120,12 @@ def read_table(path: Path, kind: str) -> pa.Table:
 def _check_columns(path: Path, kind: str, schema: pa.Schema) -> None:
     pa, columns = import_pyarrow(), TABLES[kind]
     if "schema_version" not in schema.names:
-        raise AspcError(f"{path} is not a table of results: the column schema_version is missing.")
+        raise AspcError(f"{path} is not a result table: column 'schema_version' is missing.")
     if len(set(schema.names)) < len(schema.names):
         raise AspcError(f"{path} has duplicate columns.")
     missing = [key for key, column in columns.items() if column.is_in_every_file and key not in schema.names]
     if missing:
-        raise AspcError(f"{path} lacks the column{'s' * (len(missing) > 1)} {', '.join(missing)} of {kind}.")
+        raise AspcError(f"{path} is missing columns required in the {kind} table: {', '.join(missing)}.")
     for key, column in ((k, c) for k, c in columns.items() if k in schema.names):
         found = schema.field(key).type
         if pa.types.is_dictionary(found):
@@ -134,7 +138,7 @@ def _check_columns(path: Path, kind: str, schema: pa.Schema) -> None:
         }["text" if column.kind == "json" else column.kind]
         if not is_valid and not (pa.types.is_null(found) and not column.is_required):
             expected = {"int": "whole numbers", "float": "numbers"}.get(column.kind, "text")
-            raise AspcError(f"{path}: the column {key!r} must hold {expected}, not {found}.")
+            raise AspcError(f"{path}: column {key!r} must contain {expected}, not {found}.")
 
 
 def _check_values(path: Path, kind: str, table: pa.Table) -> pa.Table:
@@ -145,28 +149,31 @@ def _check_values(path: Path, kind: str, table: pa.Table) -> pa.Table:
     for key, column in columns.items():
         array = table.column(key)
         if column.is_required and array.null_count:
-            raise AspcError(f"{path}: {array.null_count:,} rows have no {key!r}, which is required.")
+            raise AspcError(f"{path}: required column {key!r} is empty in {count_noun(array.null_count, 'row')}.")
         if column.kind in ("text", "json"):
             _check_lengths(path, key, array)
         try:
             arrays[key] = array.cast(arrow_type(column.kind))
         except pa.ArrowInvalid as error:
-            raise AspcError(f"{path}: the column {key!r} has a value out of range.") from error
+            raise AspcError(f"{path}: column {key!r} contains a value that is out of range.") from error
     newest = pc.max(arrays["schema_version"]).as_py()
     if newest is not None and newest != SCHEMA_VERSION:
         raise AspcError(
-            f"{path} has results in format {newest}, but this version of aspc reads format {SCHEMA_VERSION}. "
-            "Read them with the version that wrote them."
+            f"{path} has format version {newest}, but this version of aspc reads format version {SCHEMA_VERSION}. "
+            "Use the version of aspc that wrote the file."
         )
     if kind == "runs":
         invalid = set(pc.unique(arrays["status"]).to_pylist()) - {"done", "failed"}
         if invalid:
-            raise AspcError(f"{path}: a run's status must be 'done' or 'failed', not {min(invalid)[:40]!r}.")
+            raise AspcError(f"{path}: column 'status' must contain only 'done' or 'failed', not {min(invalid)[:40]!r}.")
     return pa.table(arrays)
 
 
 def _check_lengths(path: Path, key: str, array: pa.ChunkedArray) -> None:
-    """Reject text that would be too large in memory. The file can be small, since it stores equal values only once."""
+    """Raise `AspcError` for text that needs too much memory.
+
+    A small file can contain such text, since it stores equal values only once.
+    """
     pa = import_pyarrow()
     import pyarrow.compute as pc
 
@@ -174,9 +181,11 @@ def _check_lengths(path: Path, key: str, array: pa.ChunkedArray) -> None:
     for chunk in array.chunks:
         lengths = pc.binary_length(chunk.dictionary if pa.types.is_dictionary(chunk.type) else chunk)
         if (pc.max(lengths).as_py() or 0) > MAX_CELL_LENGTH:
-            raise AspcError(f"{path}: the column {key!r} has a text of more than {MAX_CELL_LENGTH:,} characters.")
+            raise AspcError(f"{path}: column {key!r} contains a value longer than {MAX_CELL_LENGTH:,} characters.")
         if pa.types.is_dictionary(chunk.type):
             lengths = lengths.take(chunk.indices)
         total += pc.sum(lengths).as_py() or 0
     if total > MAX_COLUMN_LENGTH:
-        raise AspcError(f"{path}: the column {key!r} claims {total / 1e9:,.1f} GB of text.")
+        raise AspcError(
+            f"{path}: column {key!r} contains {total / 1e9:,.1f} GB of text; the limit is {MAX_COLUMN_LENGTH / 1e9:g}."
+        )

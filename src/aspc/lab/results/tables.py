@@ -48,7 +48,7 @@ def _parse_text(text: str) -> dict[str, Any]:
 
 
 def parse_json(text: Any) -> dict[str, Any]:
-    """Parse the JSON object in a cell. Return an empty dictionary if the cell holds no JSON object."""
+    """Parse the JSON object in a cell. Return an empty dictionary if the cell contains no JSON object."""
     return _parse_text(text) if isinstance(text, str) else {}
 
 
@@ -56,7 +56,7 @@ def merge(folders: Iterable[str | Path], out: str | Path) -> Results:
     """Read result folders, write their results to `out` with one file per table, and return the results.
 
     Raises:
-        AspcError: `out` already holds other runs, which would be lost.
+        AspcError: `out` already contains other runs, which would be lost.
     """
     results = read(*folders)
     pa = import_pyarrow()
@@ -113,12 +113,12 @@ def escape_formula(cell: str) -> str:
 def read(*folders: str | Path) -> Results:
     """Read result folders, whether merged or in parts.
 
-    Of duplicate runs, only one is kept: "done" takes precedence over "failed", then newer over older runs. The curve
+    Duplicate runs are kept only once: "done" takes precedence over "failed", then newer over older runs. The curve
     comes from the same part as the run. Warnings on stderr report runs whose data have the same name but different
     content, and duplicates with different scores.
 
     Raises:
-        AspcError: A folder holds no results, or a file is damaged.
+        AspcError: A folder contains no results, or a file is damaged.
     """
     parts = [part for folder in folders for part in find_parts(Path(folder))]
     if not parts:

@@ -53,8 +53,8 @@ class Block:
         for name, items, kind in (("variants", self.variants, Variant), ("datasets", self.datasets, str)):
             if not isinstance(items, tuple | list) or not all(isinstance(item, kind) for item in items):
                 raise AspcError(
-                    f"A block's {name} must be a tuple of {kind.__name__}, not {items!r}. Write a tuple of one "
-                    "item with a trailing comma."
+                    f"A block's {name} must be a tuple of {kind.__name__}, not {items!r}. Write a tuple with "
+                    "one item as (item,)."
                 )
         for name, value in (("steps", self.steps), ("seeds", self.seeds)):
             if not isinstance(value, int) or value < 1:
@@ -84,7 +84,7 @@ class Suite:
     candidates: tuple[str, ...] = ()
     """Labels of variants that a report can recommend. Each uses one configuration for all datasets."""
     rivals: tuple[str, ...] = ()
-    """Labels of variants that a recommended variant must not lose to (`aspc.lab.report.recommendation`)."""
+    """Labels of variants that must not beat a recommended variant (`aspc.lab.report.recommendation`)."""
 
     def __post_init__(self) -> None:
         labeled: dict[tuple[str, str], Variant] = {}
@@ -92,11 +92,11 @@ class Suite:
             for variant, dataset in product(block.variants, block.datasets or ("",)):
                 if labeled.setdefault((variant.label, dataset), variant) != variant:
                     raise AspcError(
-                        f"Duplicate label {variant.label!r} in the suite {self.name}; rename one of the variants."
+                        f"Duplicate label {variant.label!r} in suite {self.name}; rename one of the variants."
                     )
         if unknown := {*self.candidates, *self.rivals} - {variant.label for variant in self.variants}:
             raise AspcError(
-                f"The suite {self.name} names {min(unknown)!r} as a candidate or rival, but has no such variant."
+                f"Suite {self.name} lists {min(unknown)!r} as a candidate or rival, but has no such variant."
             )
 
     @property

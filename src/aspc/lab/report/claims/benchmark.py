@@ -95,7 +95,7 @@ def profile_above(view: View) -> Claim:
         view,
         "profile_above",
         "ASPC's performance profile is above every baseline's at almost every threshold "
-        f"(read as {100 * ALMOST_EVERY:.0f} %).",
+        f"(defined as at least {100 * ALMOST_EVERY:.0f} % of them).",
         "Section 5.1, Figure 2",
         parts,
     )
@@ -140,7 +140,7 @@ def largest_polygon(view: View) -> Claim:
 
 
 def lead_in_area(ours: Scores, rivals: Sequence[Scores], tasks: Sequence[str]) -> IntervalEstimate:
-    """Return the area of our polygon in the radar chart minus the largest area of any rival's polygon.
+    """Return the area of ASPC's polygon in the radar chart minus the largest area of any rival's polygon.
 
     The bootstrap keeps the tasks fixed. It draws datasets within each task (the same for all methods), and then seeds
     within each dataset.
@@ -198,13 +198,13 @@ def narrow_bands(view: View) -> Claim:
             parts.append(DataGap((ASPC, other), requirement=requirement))
             continue
         estimate = statistics.difference(first, second)
-        values = f"{statistics.grand_mean(first):.1f} against {statistics.grand_mean(second):.1f}"
+        values = f"{statistics.grand_mean(first):.1f} vs. {statistics.grand_mean(second):.1f}"
         description = f"ASPC − {other.name}: mean distance of a seed's curve from the mean over seeds ({values})"
         parts.append(ClaimCheck(description, estimate, "points", at_most(), (ASPC, other), tuple(first)))
     return build_claim(
         view,
         "narrow_bands",
-        "ASPC's bands over seeds are narrow (read as no wider than those of TD3+BC, wPC and A2PR).",
+        "ASPC's bands over seeds are narrow (defined as no wider than those of TD3+BC, wPC and A2PR).",
         "Appendix C, Figure 8",
         parts,
         shown_in=D4RL,

@@ -66,7 +66,7 @@ def check_better(
     if not first:
         return [DataGap((a, b), tuple(domains or ()))]
     estimate = statistics.difference(first, second)
-    values = f"{statistics.grand_mean(first):.1f} against {statistics.grand_mean(second):.1f}"
+    values = f"{statistics.grand_mean(first):.1f} vs. {statistics.grand_mean(second):.1f}"
     if len(first) >= statistics.MIN_DATASETS:
         values += f"; median difference over datasets {statistics.median_difference(first, second).value:.1f}"
     description = f"{a.name} − {b.name}{f' on {label}' if label else ''} ({values})"
@@ -81,7 +81,7 @@ def check_nearly_equal(
     if not first:
         return [DataGap((a, b), tuple(domains or ()))]
     estimate = percent_difference(first, second)
-    description = f"{a.name} against {b.name}{f' on {label}' if label else ''}"
+    description = f"{a.name} relative to {b.name}{f' on {label}' if label else ''}"
     claimed = ClaimRange(-NEARLY_EQUAL, NEARLY_EQUAL)
     return [ClaimCheck(description, estimate, "%", claimed, (a, b), tuple(first))]
 

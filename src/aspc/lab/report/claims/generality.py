@@ -80,7 +80,7 @@ def keeps_rising(view: View) -> Claim:
             lead, flat = statistics.difference(first, second), statistics.average(second)
             description = f"{name}: growth with ASPC − growth with TD3+BC"
             parts.append(ClaimCheck(description, lead, "percentage points", at_least(), (ASPC, TD3_BC), tuple(first)))
-            description = f"{name} with TD3+BC: growth in this period; flat is read as within {FLAT:.0f} %"
+            description = f"{name} with TD3+BC: growth in this period; flat means within {FLAT:.0f} %"
             parts.append(ClaimCheck(description, flat, "%", ClaimRange(-FLAT, FLAT), (TD3_BC,), tuple(second)))
     return build_claim(
         view,

@@ -56,12 +56,12 @@ def smaller_on_better_data(view: View) -> Claim:
         present = [q for q in qualities if q in by_quality]
         absent = [f"{high} and {low}" for high, low in pairwise(qualities) if (high, low) not in pairwise(present)]
         if absent:
-            parts.append(DataGap((ASPC,), (task,), f"of the same length on two qualities ({', '.join(absent)})"))
+            parts.append(DataGap((ASPC,), (task,), f"of the same length on two data qualities ({', '.join(absent)})"))
         for high, low in pairwise(present):
             names = by_quality[high], by_quality[low]
             estimate = statistics.difference({"": found[names[1]]}, {"": found[names[0]]})
             alphas = [f"{10 ** found[n].mean():.3g}" for n in names]
-            description = f"{task}: log₁₀ alpha on {low} − on {high} (alpha {alphas[1]} against {alphas[0]})"
+            description = f"{task}: log₁₀ alpha on {low} − on {high} (alpha {alphas[1]} vs. {alphas[0]})"
             parts.append(ClaimCheck(description, estimate, "decades", at_least(), (ASPC,), names))
     return build_claim(
         view,
@@ -162,7 +162,7 @@ def drops_then_rises(view: View) -> Claim:
         names = tuple(n for n in sort_datasets(early) if task_of(n) == task)
         change = statistics.average({n: early[n] for n in names})
         quantity = f"log₁₀ of alpha's change in the first {100 * EARLY:.0f} % of training"
-        description = f"{task}: {quantity}; claimed at most a factor of {SLIGHT_RISE}"
+        description = f"{task}: {quantity}; claimed: at most a factor of {SLIGHT_RISE}"
         parts.append(ClaimCheck(description, change, "decades", at_most(math.log10(SLIGHT_RISE)), (ASPC,), names))
         rise = statistics.average({n: late[n] for n in names})
         description = f"{task}: log₁₀ of alpha's rise from its early minimum to the end"

@@ -60,14 +60,14 @@ def _check_overhead(view: View, a: Method, claimed: ClaimRange) -> list[ClaimPar
     estimate, datasets = _time_overhead(view, a, TD3_BC)
     if not datasets:
         return [DataGap((a, TD3_BC), requirement="timed alone on the same dataset, device and machine")]
-    return [ClaimCheck(f"time per step, {a.name} against TD3+BC", estimate, "%", claimed, (a, TD3_BC), datasets)]
+    return [ClaimCheck(f"time per step, {a.name} relative to TD3+BC", estimate, "%", claimed, (a, TD3_BC), datasets)]
 
 
 def small_overhead(view: View) -> Claim:
     return build_claim(
         view,
         "small_overhead",
-        f"ASPC adds minimal runtime to TD3+BC (read as at most {MINIMAL_OVERHEAD:.0f} %).",
+        f"ASPC adds minimal runtime to TD3+BC (defined as at most {MINIMAL_OVERHEAD:.0f} %).",
         "Section 5.4, Figure 5a",
         _check_overhead(view, ASPC, at_most(MINIMAL_OVERHEAD)),
     )
@@ -81,7 +81,7 @@ def short_interval_is_harmless(view: View) -> Claim:
     return build_claim(
         view,
         "short_interval_is_harmless",
-        f"A k_alpha below 10 does not lower the score (read as a loss of at most {NEARLY_EQUAL:.0f} %).",
+        f"A k_alpha below 10 does not lower the score (by more than {NEARLY_EQUAL:.0f} %).",
         "Section 5.4, Figure 5b",
         parts,
         shown_in=D4RL,

@@ -24,7 +24,7 @@ OPEN: Verdict = "not enough data"
 
 
 class ClaimRange(NamedTuple):
-    """The range in which a number must be according to a claim."""
+    """The range in which a number must lie for a claim to hold."""
 
     low: float = -math.inf
     high: float = math.inf
@@ -50,7 +50,7 @@ def at_most(bound: float = 0.0) -> ClaimRange:
 
 
 class ClaimCheck(NamedTuple):
-    """One of the comparisons that a claim makes.
+    """One of the comparisons of which a claim consists.
 
     Attributes:
         description: the compared quantity.
