@@ -43,7 +43,7 @@ class Policy:
     """A trained policy: normalizer, network and action bounds. It needs only NumPy to act.
 
     `info` holds its origin: algorithm, dataset, step, seed, versions, and the column names of the log. `on_invalid`
-    decides how `act` treats an observation with NaN, infinite or missing entries. `guards` limit its actions. A policy
+    sets how `act` treats an observation with NaN, infinite or missing entries. `guards` limit its actions. A policy
     with a rate limit or a `history` has a memory, because its actions depend on earlier steps. `act` updates the
     memory; call `reset` to clear it at the start of an episode.
     """

@@ -35,7 +35,7 @@ class OODScore(NamedTuple):
     whitening: Any
     """[obs, obs]: the inverse square root of the shrunk correlation matrix of the logged observations."""
     threshold: Any
-    """The largest score of an observation in distribution."""
+    """The largest score that counts as in-distribution."""
     info: Any = None
     """The origin of the threshold as JSON values: dataset, fingerprint, rows, quantile, margin."""
 

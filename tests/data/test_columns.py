@@ -290,7 +290,7 @@ def test_all_missing_names_are_reported_together(tmp_path: Path) -> None:
         tmp_path / "tank.csv",
         r"'observations', 'actions', 'rewards' not found among 'time', .* 'cost'\. Pass --map observations=NAME "
         r"actions=NAME rewards=NAME \(in Python: key_map={'observations': 'NAME', 'actions': 'NAME', 'rewards': "
-        r"'NAME'}\); separate several columns with commas\. If 'cost' is a cost, pass --map costs=cost, which "
+        r"'NAME'}\); separate multiple columns with commas\. If 'cost' is a cost, pass --map costs=cost, which "
         r"negates it\.",
     )
 

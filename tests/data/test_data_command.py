@@ -390,7 +390,7 @@ def test_made_datasets_load_unchanged(capsys: pytest.CaptureFixture[str]) -> Non
         run("make", "maze2d-umaze-clean", "--steps", "500")
     run("make", "maze2d-umaze-clean", "--steps", "500", "--noise", "0.3", "--out", "noisy.hdf5")
     assert not np.array_equal(data.load("noisy.hdf5").actions, made.actions)
-    for wrong, says in ((["x"], "Unknown dataset to make"), (["maze2d-umaze", "--steps", "1"], "at least 2"),
+    for wrong, says in ((["x"], "Unknown dataset to generate"), (["maze2d-umaze", "--steps", "1"], "at least 2"),
                         (["maze2d-umaze", "--out", "x.npz"], "ends in .hdf5"),
                         (["maze2d-umaze", "--noise", "-1"], "at least 0, not -1")):  # fmt: skip
         with pytest.raises(AspcError, match=says):

@@ -177,7 +177,7 @@ def test_overstated_row_counts_are_rejected(tmp_path: Path, log: dict[str, np.nd
             file.create_dataset(
                 key, shape=(10**12, *array.shape[1:]), dtype=array.dtype, chunks=(1000, *array.shape[1:])
             )
-    refuse(path, "claims 1,000,000,000,000 rows, but the file holds 0 bytes")
+    refuse(path, "declares 1,000,000,000,000 rows, but the file has only 0 bytes")
 
     path = tmp_path / "claims.npz"
     with zipfile.ZipFile(path, "w") as archive:
@@ -186,7 +186,7 @@ def test_overstated_row_counts_are_rejected(tmp_path: Path, log: dict[str, np.nd
             header = {"descr": array.dtype.str, "fortran_order": False, "shape": (10**12, *array.shape[1:])}
             np.lib.format.write_array_header_1_0(buffer, header)
             archive.writestr(f"{key}.npy", buffer.getvalue())
-    refuse(path, r"claims shape \(1000000000000, 3\), but the file holds")
+    refuse(path, r"declares shape \(1000000000000, 3\), but the file holds")
 
 
 def test_files_larger_than_memory_are_rejected(tmp_path: Path, log: dict[str, np.ndarray], monkeypatch) -> None:

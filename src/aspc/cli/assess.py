@@ -39,7 +39,7 @@ class Assess:
     runs: Annotated[
         tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN [RUN ...]", help_behavior_hint="")
     ]
-    """Folders of runs, of fleets (runs trained together) or of single policies."""
+    """Run folders, fleet folders (runs trained together) or policy folders."""
     dataset: Unset[str] = None
     """Name or path of the dataset to evaluate on. Default: the runs' dataset. Episodes that a run was trained on are
     excluded."""

@@ -40,5 +40,5 @@ def main(argv: list[str]) -> int:
     if not all(has_checksum):
         print(f"  {has_checksum.count(False)} checkpoints were written by an older version and have no checksum.")
     if not verified.finished:
-        print(f"  The run is not finished: rows after step {verified.step:,} are not covered.")
+        print(f"  The run is not finished: metrics after step {verified.step:,} have no checksums yet.")
     return 0

@@ -147,11 +147,11 @@ def collect(env_name: str, policy: str, steps: int, *, noise: float = 0.0, seed:
         seed: Seed of the environment and of the noise.
     """
     if steps < 2:
-        raise AspcError(f"Collecting needs at least 2 steps, not {steps}.")
+        raise AspcError(f"A collected dataset needs at least 2 steps, not {steps}.")
     if seed < 0:
         raise AspcError(f"The seed must be 0 or more, not {seed}.")
     if noise < 0:
-        raise AspcError(f"The noise must be 0 or more, not {noise}.")
+        raise AspcError(f"The noise must be at least 0, not {noise}.")
     env, rng = envs.make_env(env_name), np.random.default_rng(seed)
     box, space = env.action_space, envs.choices(env_name)
     assert isinstance(box, gym.spaces.Box)

@@ -59,7 +59,7 @@ def handle_missing(
     cells = sum(count for _, count in counts)
     shown = join_limited([f"{count:,} in {column}" for column, count in counts], MAX_SHOWN_COLUMNS)
     if left.all():
-        raise AspcError(f"Every row has an empty cell that cannot be filled ({shown}); leave such columns out.")
+        raise AspcError(f"Every row has an empty cell that cannot be filled ({shown}). Exclude these columns.")
     run = f"; at most {longest:,} consecutive rows" if longest > 1 else ""
     where = f"in {int(rows.sum()):,} of {len(rows):,} rows ({shown}{run})"
     note = f"{count_noun(cells, 'cell', ('is', 'are'))} empty, {where}: "

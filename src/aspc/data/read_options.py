@@ -70,7 +70,7 @@ class ReadOptions:
         sources = [key for key in ("rewards", "costs") if key in found.key_map]
         if len(sources) + (found.reward is not None) > 1:
             raise AspcError(
-                "Rewards come from one source: a column (--map rewards=NAME), a negated column (--map costs=NAME) or a "
+                "Rewards must have one source: a column (--map rewards=NAME), a negated column (--map costs=NAME) or a "
                 "formula (--reward). Choose one."
             )
         return found

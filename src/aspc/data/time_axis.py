@@ -32,16 +32,16 @@ def check_times(times: np.ndarray, name: str) -> np.ndarray:
     """Return times in seconds.
 
     Raises:
-        AspcError: A time is invalid, or the times are not one scalar per row.
+        AspcError: A time is invalid, or there is more than one time per row.
     """
     if times.ndim == 2 and times.shape[1] == 1:
         times = times[:, 0]
     if times.ndim != 1:
-        raise AspcError(f"{name}: the times must be one scalar per row, but their shape is {times.shape}.")
+        raise AspcError(f"{name}: expected one time per row, but got an array of shape {times.shape}.")
     times = to_seconds(np.asarray(times, np.float64))
     if not np.isfinite(times).all():
         row = int(np.flatnonzero(~np.isfinite(times))[0])
-        raise AspcError(f"{name}: row {row + 1:,} has no valid time; fill it in, or drop the row.")
+        raise AspcError(f"{name}: row {row + 1:,} has no valid time. Correct it, or drop the row.")
     return times
 
 

@@ -350,7 +350,7 @@ def episode_ends(
     """Return the non-terminal episode ends, which are logged or implied by the step limit, and notes."""
     limit = max_episode_steps
     if timeouts is not None and (limit is None or timeouts[:-1].any()):
-        notes = () if limit is None else (f"the step limit of {limit} is not used: the log marks its own timeouts.",)
+        notes = () if limit is None else (f"the step limit of {limit} is not used: the log contains timeouts.",)
         return timeouts & ~terminals, notes
     if limit is None and env is not None and not envs.is_continuing(env):
         limit = envs.horizon(env)
