@@ -222,7 +222,7 @@ class Policy:
     def with_on_invalid(self, on_invalid: str) -> Policy:
         """Return a copy with a different default for `on_invalid` (see `act`), which `save` records."""
         if on_invalid not in ON_INVALID:
-            raise AspcError(f"on_invalid must be one of {', '.join(ON_INVALID)}, not {on_invalid!r}.")
+            raise AspcError(f"on_invalid must be 'raise', 'hold' or 'nan', not {on_invalid!r}.")
         return dataclasses.replace(self, on_invalid=on_invalid)
 
     def __repr__(self) -> str:

@@ -170,7 +170,7 @@ def act_in_stream(
             differs from that of the memory.
     """
     if on_invalid not in ON_INVALID:
-        raise error(f"on_invalid must be one of {', '.join(ON_INVALID)}, not {on_invalid!r}.")
+        raise error(f"on_invalid must be 'raise', 'hold' or 'nan', not {on_invalid!r}.")
     # The first case is the common case, kept fast.
     is_plain = type(observations) is np.ndarray and observations.dtype == np.float32
     x = observations if is_plain and observations.shape == (size,) else _as_array(observations, names, size, error)

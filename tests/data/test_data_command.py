@@ -437,7 +437,7 @@ def test_convert_keeps_everything(capsys: pytest.CaptureFixture[str]) -> None:
         assert re.search(
             r"observation +3 numbers: x, y, spin\naction +1 number: torque\naction bounds +\[-5, 5\] in", out
         )
-    with pytest.raises(AspcError, match="pass the data that it was packed from"):
+    with pytest.raises(AspcError, match="pass the original data"):
         run("info", "packed", "--action-high", "3")
     for target, says in (("b.npz", "already exists"), ("x.csv", "datasets as .csv"), ("packed", "already exists")):
         with pytest.raises(AspcError, match=says):

@@ -117,7 +117,7 @@ def save_selection(assessment: Assessment, folder: Path, anyway: bool) -> tuple[
 
     recommended, chosen = assessment.select(), assessment.select(anyway)
     if chosen is None:
-        return None, f"selected  none: {explain_none(assessment)}. Use --select-anyway to override this."
+        return None, f"selected  no policy: {explain_none(assessment)}. Use --select-anyway to override this."
     overrides = None if chosen is recommended else f"its verdict, {chosen.verdict.kind}: {chosen.verdict.reason}"
     note = {
         "by": "assessment",

@@ -73,8 +73,7 @@ class Info:
         if streaming.is_packed(self.dataset):
             if self.plot or self.page is not None or self.source.options():
                 raise AspcError(
-                    f"{self.dataset} is a packed folder. To draw figures or use other options, pass the data that "
-                    "it was packed from."
+                    f"{self.dataset} is a packed folder. To draw figures or use other options, pass the original data."
                 )
             print(summarize_packed(streaming.StreamingDataset.open(self.dataset)).text())
             return

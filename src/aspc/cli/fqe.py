@@ -206,7 +206,7 @@ def behavior_warning(ranking: Ranking) -> str | None:
         return None
     return (
         f"warning: the mean logged return is {mc['value']:.4g}, but FQE estimates {value:.4g} for the data. "
-        "Do not rely on the other estimates either; try more --steps."
+        "Do not rely on the other estimates either; try a larger --steps."
     )
 
 

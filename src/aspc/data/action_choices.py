@@ -211,7 +211,7 @@ def _environment_codes(
     if distinct[0] < first or distinct[-1] > last:
         raise AspcError(
             f"{name}: column {column!r} holds options from {int(distinct[0])} to {int(distinct[-1])}, but the "
-            f"environment has the options {first} to {last}. Choose another environment (--env) or none (--env none)."
+            f"environment only has options {first} to {last}. Choose another environment (--env) or none (--env none)."
         )
     return cells - first, in_env.choices, False
 

@@ -22,7 +22,7 @@ SPLIT_SEGMENTS = 20  # `Dataset.split` cuts a log of a single episode into this 
 
 
 class Transitions(NamedTuple):
-    """Arrays of M transitions to learn from, with actions rescaled to [-1, 1].
+    """Arrays of M transitions for training, with actions rescaled to [-1, 1].
 
     A bootstrapped target is `rewards + discounts * (1 - terminals) * value(next_observations)`.
     With n-step returns, `rewards` are discounted sums over k steps and `discounts` is discount^k.

@@ -105,7 +105,7 @@ def _flag(name: str) -> str:
 
 def _check_choice(name: str, value: object, choices: Sequence[str]) -> None:
     if value not in choices:
-        raise AspcError(f"{_flag(name)} must be one of {', '.join(choices)}, not {value!r}.")
+        raise AspcError(f"{_flag(name)} must be {', '.join(choices[:-1])} or {choices[-1]}, not {value!r}.")
 
 
 def _names(key: str, columns: str | Sequence[str]) -> tuple[str, ...]:

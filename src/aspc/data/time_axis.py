@@ -185,7 +185,7 @@ def split_at_gaps(arrays: Arrays, max_gap: float | None, will_resample: bool) ->
     if fraction < REGULAR_FRACTION and not will_resample:
         low, high = np.quantile(kept, (0.05, 0.95))
         notes.append(
-            f"the sampling is irregular: 90 % of the intervals between rows are {format_duration(float(low))} to "
+            f"the sampling is irregular: 90 % of the intervals range from {format_duration(float(low))} to "
             f"{format_duration(float(high))}, but training treats every step as equally long. Resample with --resample "
             "hold or --resample interpolate."
         )

@@ -189,7 +189,7 @@ def on_off_notes(actions: np.ndarray, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _takes_two_values(column: np.ndarray) -> bool:
-    if len(np.unique(column[:MIN_ON_OFF_ROWS])) > 2:  # decides most columns without reading them
+    if len(np.unique(column[:MIN_ON_OFF_ROWS])) > 2:  # usually enough to rule a column out
         return False
     low, high = column.min(), column.max()
     return bool(low < high and ((column == low) | (column == high)).all())
