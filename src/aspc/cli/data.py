@@ -274,7 +274,7 @@ def usage() -> str:
 def main(argv: list[str]) -> int:
     """Run `aspc data`."""
     if not argv:
-        raise AspcError(f"aspc data needs one of {join(tuple(COMMANDS), 'or')}.")
+        raise AspcError(f"aspc data needs a subcommand: {join(tuple(COMMANDS), 'or')}.")
     if argv[0] in HELP_FLAGS:
         print(usage())
         return 0

@@ -90,7 +90,9 @@ def _onnx_actor(path: Path) -> Actor:
         raise AspcError(f"{path} is damaged: its action_space is invalid. Export the policy again.") from error
     inputs = [i for i in session.get_inputs() if start is None or i.name != "memory"]
     if len(inputs) != 1 or inputs[0].type != "tensor(float)":
-        raise AspcError(f"{path} must have one float input, a batch of observations; it has {len(inputs)} inputs.")
+        raise AspcError(
+            f"{path} must have a single float input, a batch of observations, not {[i.type for i in inputs]}."
+        )
     size = inputs[0].shape[-1] if inputs[0].shape else None
 
     memory = {} if start is None else {"memory": start}

@@ -11,7 +11,7 @@ from aspc.data.readers.contents import Arrays
 from aspc.errors import AspcError
 from aspc.text import count_noun, join_limited
 
-FILLABLE = ("observations", "actions", "rewards", "next_observations")  # KPIs can stay empty
+FILLABLE = ("observations", "actions", "rewards", "next_observations")  # KPIs are never filled
 MAX_SHOWN_COLUMNS = 10
 WERE = ("was", "were")
 
