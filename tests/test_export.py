@@ -264,7 +264,7 @@ def test_exports_accept_named_columns(tmp_path: Path, monkeypatch: pytest.Monkey
             np.testing.assert_allclose(acts(one), expected[0], atol=1e-5)
             np.testing.assert_allclose(acts(many), expected, atol=1e-5)
         for wrong in (table.rename(columns=str.lower), table.iloc[0].drop("T0")):
-            with pytest.raises(refused, match=r"lacks 'T0'\. This policy takes T0, .*, or an array in this order"):
+            with pytest.raises(refused, match=r"is missing 'T0'\. This policy takes T0, .*, or an array in this order"):
                 acts(wrong)
 
 

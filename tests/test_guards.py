@@ -248,7 +248,7 @@ def test_threshold_comes_from_held_out_rows_and_says_so() -> None:
         ({"max_change": [1.0, np.inf, 1.0]}, "max_change must be 3 finite numbers"),
         ({"start_action": [99.0, 0, 0]}, "start_action"),
         ({"on_ood": "hold"}, "need an out-of-distribution score"),
-        ({"ood": "fitted", "on_ood": "stop"}, "on_ood must be one of hold, fallback, nan, not 'stop'"),
+        ({"ood": "fitted", "on_ood": "stop"}, "on_ood must be 'hold', 'fallback' or 'nan', not 'stop'"),
         ({"ood": "fitted", "on_ood": "fallback"}, "requires a fallback action, and vice versa"),
         ({"ood": "fitted", "on_ood": "hold", "fallback": "middle"}, "requires a fallback action, and vice versa"),
         ({"ood": "fitted", "on_ood": "fallback", "fallback": [99.0, 0, 0]}, "fallback"),

@@ -129,7 +129,7 @@ def test_on_invalid_is_saved(tmp_path: Path) -> None:
         with pytest.raises(AspcError, match="damaged"):
             load_policy(change_header(saved, on_invalid=wrong))
     for call in (lambda: policy.act(VALID, on_invalid="ignore"), lambda: policy.with_on_invalid("ignore")):
-        with pytest.raises(AspcError, match="on_invalid must be one of raise, hold, nan, not 'ignore'"):
+        with pytest.raises(AspcError, match="on_invalid must be 'raise', 'hold' or 'nan', not 'ignore'"):
             call()
 
 

@@ -201,7 +201,7 @@ def test_policy_accepts_named_columns_and_has_a_one_line_repr() -> None:
     np.testing.assert_array_equal(named.act(dict(zip(names, row[0].tolist(), strict=True))), policy.act(row[0]))
     np.testing.assert_array_equal(named.act(pd.DataFrame(row)), policy.act(row))  # without names: in their own order
     np.testing.assert_array_equal(policy.act(pd.DataFrame(row, columns=names)), policy.act(row))
-    with pytest.raises(AspcError, match=r"lacks 'T3'\. This policy takes T0, T1, T2, T3, T4"):
+    with pytest.raises(AspcError, match=r"is missing 'T3'\. This policy takes T0, T1, T2, T3, T4"):
         named.act(table.drop(columns="T3"))
     with pytest.raises(AspcError, match=r"no column names\. Pass an array"):
         policy.act({"T0": 1.0})
@@ -234,7 +234,7 @@ def test_table_rows_are_matched_by_name_and_unknown_names_are_rejected() -> None
     foreign = pd.DataFrame(row, columns=[name.upper() + "!" for name in names])
     levels = pd.DataFrame(row, columns=pd.MultiIndex.from_product([["a"], names]))
     for wrong in (foreign, foreign.iloc[0], [foreign.iloc[0]], next(foreign.itertuples(index=False)), levels):
-        with pytest.raises(AspcError, match=r"lacks 'T0'\. This policy takes T0, T1, index, columns, T4, or an array"):
+        with pytest.raises(AspcError, match=r"is missing 'T0'\. This policy takes T0, T1, index, columns, T4, or an"):
             named.act(wrong)
     with pytest.raises(AspcError, match="contains 'T1' 2 times"):
         named.act(table[[*names, "T1"]])

@@ -131,7 +131,7 @@ class ActionSpace(NamedTuple):
 
     @classmethod
     def from_text(cls, text: str) -> ActionSpace:
-        """Return the space for JSON text from `to_text`.
+        """Parse a space from the JSON text of `to_text`.
 
         Raises:
             ValueError: The text is not an action space.
@@ -144,7 +144,7 @@ class ActionSpace(NamedTuple):
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> ActionSpace:
-        """Return the space for JSON values from `to_json`.
+        """Return a space from the JSON values of `to_json`.
 
         Raises:
             ValueError: The values are not an action space.

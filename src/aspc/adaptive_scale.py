@@ -376,7 +376,7 @@ class AdaptiveScale(LearnedScale[Base, AdaptiveState], Generic[Base]):
         step = StepOutcome(q, c, after, ema_q, new_ema_q, sg(scale), inner.params, outer_ctx, {})
         for name, term in self.loss_terms().items():
             if shape := jnp.shape(value := term(step)):
-                raise AspcError(f"The term {name} has the shape {shape}; make it a scalar, for example with .mean().")
+                raise AspcError(f"Loss term {name!r} has shape {shape}. Make it a scalar, for example with .mean().")
             step = step._replace(losses={**step.losses, name: value})
         weights = self.term_weights()
         for name in weights.keys() - step.losses.keys():

@@ -63,7 +63,7 @@ class CustomNetwork(eqx.Module):
                 continue
             if shape == (*lead, out_size):
                 return cls(params, static, bool(lead), in_size, out_size)
-            found.append(f"the output has the shape {list(shape)}")
+            found.append(f"its output has shape {list(shape)}")
         raise AspcError(
             f"The network {name} must map [{in_size}] to [{out_size}], or [batch, {in_size}] to [batch, {out_size}]: "
             f"{found[-1]}."

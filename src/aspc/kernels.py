@@ -95,7 +95,7 @@ class KernelConfig(NamedTuple):
     tiles: Tiles
     eps: float
     member: int | None = None
-    """The index of the network if `Layers` holds an ensemble. Copying its arrays would take longer than a layer."""
+    """The network's index if `Layers` is an ensemble. Copying its arrays would take longer than computing a layer."""
 
     def own(self, layers: Layers) -> Layers:
         """Return the arrays of the selected member; without an ensemble, all arrays."""

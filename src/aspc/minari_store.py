@@ -52,7 +52,7 @@ def is_local(name: str) -> bool:
 
 
 def check_metadata(folder: Path) -> None:
-    """Raise ValueError if the metadata is too large or lacks the observation or action space.
+    """Raise ValueError if the metadata is too large, or has no observation or action space.
 
     Without a space, Minari would create the environment to obtain it.
     """

@@ -113,12 +113,12 @@ def check_differentiable(optimizer: Optimizer, purpose: str) -> None:
         raise AspcError(f"The optimizer of {purpose} failed: {type(error).__name__}: {first_line(error)}.") from error
     if not jnp.isfinite(derivative).all():
         raise AspcError(
-            f"A step of {name} has no finite derivative where a gradient is zero, and {purpose} is differentiated "
+            f"A step of {name} has no finite derivative where a gradient is zero, but {purpose} is differentiated "
             "through it. Keep the square root away from 0, for example with optax.adamw(…, eps_root=1e-30)."
         )
     if not jnp.any(derivative):
         raise AspcError(
-            f"A step of {name} does not change with small changes in the gradient, and {purpose} is differentiated "
+            f"A step of {name} does not change with small changes in the gradient, but {purpose} is differentiated "
             "through it, so the scale would never change. Choose an optimizer without signs or rounding, such as Adam."
         )
 

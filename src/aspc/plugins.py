@@ -74,7 +74,7 @@ def load_callbacks(paths: Sequence[str | Path]) -> list[Callback]:
             if kind.__module__ == module.__name__
         ]
         if not classes:
-            raise AspcError(f"{path} defines no callback. Derive a class from aspc.Callback in it.")
+            raise AspcError(f"{path} defines no callback. Add a subclass of aspc.Callback.")
         for kind in classes:
             try:
                 found.append(kind())

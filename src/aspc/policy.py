@@ -43,7 +43,7 @@ class Policy:
     """A trained policy: normalizer, network and action bounds. It needs only NumPy to act.
 
     `info` holds its origin: algorithm, dataset, step, seed, versions, and the column names of the log. `on_invalid`
-    decides how `act` treats an observation with NaN, infinite or missing entries. `guards` limit its actions. A policy
+    sets how `act` treats an observation with NaN, infinite or missing entries. `guards` limit its actions. A policy
     with a rate limit or a `history` has a memory, because its actions depend on earlier steps. `act` updates the
     memory; call `reset` to clear it at the start of an episode.
     """
@@ -222,7 +222,7 @@ class Policy:
     def with_on_invalid(self, on_invalid: str) -> Policy:
         """Return a copy with a different default for `on_invalid` (see `act`), which `save` records."""
         if on_invalid not in ON_INVALID:
-            raise AspcError(f"on_invalid must be one of {', '.join(ON_INVALID)}, not {on_invalid!r}.")
+            raise AspcError(f"on_invalid must be 'raise', 'hold' or 'nan', not {on_invalid!r}.")
         return dataclasses.replace(self, on_invalid=on_invalid)
 
     def __repr__(self) -> str:

@@ -35,7 +35,7 @@ class OODScore(NamedTuple):
     whitening: Any
     """[obs, obs]: the inverse square root of the shrunk correlation matrix of the logged observations."""
     threshold: Any
-    """The largest score of an observation in distribution."""
+    """The largest score that counts as in-distribution."""
     info: Any = None
     """The origin of the threshold as JSON values: dataset, fingerprint, rows, quantile, margin."""
 
@@ -152,7 +152,7 @@ def complete_guards(guards: Guards, policy: Any) -> Guards:
         return Guards(own_low, own_high, change, values["start_action"])
     on_ood = "hold" if on_ood is None else on_ood
     if on_ood not in ON_OOD:
-        raise ValueError(f"on_ood must be one of {', '.join(ON_OOD)}, not {on_ood!r}.")
+        raise ValueError(f"on_ood must be 'hold', 'fallback' or 'nan', not {on_ood!r}.")
     if (on_ood == "fallback") != (values["fallback"] is not None):
         raise ValueError("on_ood='fallback' requires a fallback action, and vice versa. Pass both or neither.")
     ood = _check_ood(guards.ood, len(policy.observation_mean))

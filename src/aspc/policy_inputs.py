@@ -44,7 +44,7 @@ def _select_columns(names: Sequence[str], observations: Any, error: type[Excepti
         return observations
     for name in names:
         if (found := labels.count(name)) != 1:
-            problem = f"contains {name!r} {found} times" if found else f"lacks {name!r}"
+            problem = f"contains {name!r} {found} times" if found else f"is missing {name!r}"
             raise error(f"The observation {problem}. This policy takes {', '.join(names)}, or an array in this order.")
     values = observations._asdict() if hasattr(type(observations), "_fields") else observations
     return np.stack([to_float32(values[name]) for name in names], axis=-1)
@@ -98,7 +98,7 @@ class LoggedRange(NamedTuple):
         """Return the limits of a policy.
 
         The limits exceed the logged range by ten times its width on both sides. For a column that never changed, ten
-        times its value (at least 10) takes the place of the width. Older policies did not record the range; if they
+        times its value (at least 10) is used instead of the width. Older policies did not record the range; if they
         have a normalizer, the limits are the mean ± 100 standard deviations. Guards with a score replace the warning.
 
         Args:
@@ -170,7 +170,7 @@ def act_in_stream(
             differs from that of the memory.
     """
     if on_invalid not in ON_INVALID:
-        raise error(f"on_invalid must be one of {', '.join(ON_INVALID)}, not {on_invalid!r}.")
+        raise error(f"on_invalid must be 'raise', 'hold' or 'nan', not {on_invalid!r}.")
     # The first case is the common case, kept fast.
     is_plain = type(observations) is np.ndarray and observations.dtype == np.float32
     x = observations if is_plain and observations.shape == (size,) else _as_array(observations, names, size, error)

@@ -177,7 +177,7 @@ def new_lambda(key: Any, in_size: int, out_size: int) -> Any:
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
-        ({"actor": three_outputs}, r"three_outputs must map \[4\] to \[2\].*has the shape \[3\]"),
+        ({"actor": three_outputs}, r"three_outputs must map \[4\] to \[2\].*its output has shape \[3\]"),
         (
             {"critic": failing},
             r"The network failing failed: ValueError: no such layer. It is called with a key, the input size 6",

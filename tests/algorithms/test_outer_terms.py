@@ -177,7 +177,7 @@ def test_invalid_terms_are_refused() -> None:
             return {"L22": 2.0}
 
     ctx, state = mid_run(AdaptiveScale(base=BASE), steps=0)
-    with pytest.raises(AspcError, match=r"The term L4 has the shape \(12,\); make it a scalar"):
+    with pytest.raises(AspcError, match=r"Loss term 'L4' has shape \(12,\)\. Make it a scalar"):
         jax.eval_shape(PerSample(base=BASE).outer_update, ctx, ctx, state)
     with pytest.raises(AspcError, match="Unknown term 'L22' in term_weights; did you mean L2"):
         jax.eval_shape(Misspelt(base=BASE).outer_update, ctx, ctx, state)

@@ -239,7 +239,7 @@ def test_selection_saves_a_policy_or_none(trained, tmp_path, capsys):
     # A margin of the interval that nothing can clear: the level.
     strict = ["assess", str(trained.path), *QUICK, *out, "--level", "0.999999999"]
     assert main([*strict, "--select", str(folder)]) == 1
-    assert "selected none" in " ".join(capsys.readouterr().out.split())
+    assert "selected no policy" in " ".join(capsys.readouterr().out.split())
     assert not folder.exists()
     assert main([*strict, "--select", str(folder), "--select-anyway", "--json"]) == 0
     selected = json.loads(capsys.readouterr().out)["selected"]

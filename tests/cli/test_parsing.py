@@ -57,7 +57,7 @@ MISTAKES = {
     "data info x --map": "--map needs at least one value. Omit it to use the default.",
     "export": "aspc export needs RUN and --format. See aspc export --help.",
     "data info": "aspc data info needs DATASET. See aspc data info --help.",
-    "data": "aspc data needs one of list, info, download, make, convert or collect.",
+    "data": "aspc data needs a subcommand: list, info, download, make, convert or collect.",
     # unexpected arguments
     "train a b": "Unexpected argument 'b'. Remove it, or quote a name that contains spaces.",
     "speed word": "Unexpected argument 'word'. Remove it, or quote a name that contains spaces.",

@@ -158,7 +158,7 @@ ACCEPTED = [
         "last action empty",
         cell("action_valve", 39, ""),
         checks=("observations",),
-        warned="1 episode lacks an action or a reward in the last row",
+        warned="1 episode has no action or no reward in the last row",
     ),
     Variant("kpi", having(kwh=["1"] * ROWS), options={"kpis": "kwh"}),
     Variant("an unnamed index", lambda t: {"": [str(i) for i in range(ROWS)], **t}),

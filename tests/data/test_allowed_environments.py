@@ -141,7 +141,7 @@ def test_a_file_cannot_name_a_minari_dataset(suffix: str, mark: Path, capsys: py
             (writers.write_hdf5 if suffix == "hdf5" else writers.write_npz)(path, writers.dataset_arrays(log), facts)
         assert main(["data", "info", str(path)]) == 0
         told = " ".join(capsys.readouterr().out.split())
-        assert f"the environment '{name}' stated by the file is not used" in told
+        assert f"the environment '{name}' named in the file is not used" in told
         if suffix == "hdf5":
             target = f"copy-{name.replace(':', '-').replace('/', '-')}"
             assert main(["data", "convert", str(path), f"{target}.npz"]) == 0

@@ -134,7 +134,8 @@ def test_unused_columns_are_noted(tmp_path: Path, log: dict[str, np.ndarray], su
     assert any(note.startswith("unused columns: 'ob_1'; to use one") for note in dataset.notes)
     assert "warning: unused columns: 'ob_1'" in summarize(dataset).text()
     assert (
-        "warning: the order of the rows is not checked: times seem to be unused ('time')" in summarize(dataset).text()
+        "warning: the order of the rows is not checked: a time column seems to be unused ('time')"
+        in summarize(dataset).text()
     )
     mapped = data.load(tmp_path / f"mine{suffix}", key_map={"observations": "obs_0,ob_1,obs_2,time"})
     assert not any("unused" in note for note in mapped.notes)
@@ -290,7 +291,7 @@ def test_all_missing_names_are_reported_together(tmp_path: Path) -> None:
         tmp_path / "tank.csv",
         r"'observations', 'actions', 'rewards' not found among 'time', .* 'cost'\. Pass --map observations=NAME "
         r"actions=NAME rewards=NAME \(in Python: key_map={'observations': 'NAME', 'actions': 'NAME', 'rewards': "
-        r"'NAME'}\); separate several columns with commas\. If 'cost' is a cost, pass --map costs=cost, which "
+        r"'NAME'}\); separate multiple columns with commas\. If 'cost' is a cost, pass --map costs=cost, which "
         r"negates it\.",
     )
 

@@ -390,7 +390,7 @@ def test_made_datasets_load_unchanged(capsys: pytest.CaptureFixture[str]) -> Non
         run("make", "maze2d-umaze-clean", "--steps", "500")
     run("make", "maze2d-umaze-clean", "--steps", "500", "--noise", "0.3", "--out", "noisy.hdf5")
     assert not np.array_equal(data.load("noisy.hdf5").actions, made.actions)
-    for wrong, says in ((["x"], "Unknown dataset to make"), (["maze2d-umaze", "--steps", "1"], "at least 2"),
+    for wrong, says in ((["x"], "Unknown dataset to generate"), (["maze2d-umaze", "--steps", "1"], "at least 2"),
                         (["maze2d-umaze", "--out", "x.npz"], "ends in .hdf5"),
                         (["maze2d-umaze", "--noise", "-1"], "at least 0, not -1")):  # fmt: skip
         with pytest.raises(AspcError, match=says):
@@ -437,7 +437,7 @@ def test_convert_keeps_everything(capsys: pytest.CaptureFixture[str]) -> None:
         assert re.search(
             r"observation +3 numbers: x, y, spin\naction +1 number: torque\naction bounds +\[-5, 5\] in", out
         )
-    with pytest.raises(AspcError, match="pass the data that it was packed from"):
+    with pytest.raises(AspcError, match="pass the original data"):
         run("info", "packed", "--action-high", "3")
     for target, says in (("b.npz", "already exists"), ("x.csv", "datasets as .csv"), ("packed", "already exists")):
         with pytest.raises(AspcError, match=says):

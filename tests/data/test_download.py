@@ -210,7 +210,7 @@ def test_a_part_from_one_address_is_not_continued_from_another(server: Server, m
 def test_a_file_of_unknown_length_is_refused(server: Server) -> None:
     """If the end of the connection marks the end of the file, a truncated file looks complete."""
     server.states_length = False
-    with pytest.raises(AspcError, match="does not state the file's length"):
+    with pytest.raises(AspcError, match="did not report the file size"):
         data.load(NAME)
     published = download.Record(len(server.body), hashlib.sha256(server.body).hexdigest())
     path = d4rl_files.file_path(NAME)
@@ -318,7 +318,7 @@ def test_a_wrong_checksum_is_refused(server: Server) -> None:
     data.load(NAME)
     path = d4rl_files.file_path(NAME)
     path.write_bytes(server.body[:-1] + b"!")
-    with pytest.raises(AspcError, match="differs from the first download"):
+    with pytest.raises(AspcError, match="has changed since its first download"):
         data.load(NAME)
     path.unlink()
     server.body = server.body[:-1] + b"!"  # the server has another file than the record says

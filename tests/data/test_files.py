@@ -167,7 +167,7 @@ def test_npz_metadata_is_checked(tmp_path: Path, log: dict[str, np.ndarray], mon
     np.savez(path, **log, aspc_action_low=np.array("junk"))
     assert len(data.load(path)) == 60
     monkeypatch.setenv("ASPC_READ_MEMORY", str(sum(a.nbytes for a in log.values()) + 10))
-    refuse(path, "may be used for reading")
+    refuse(path, "but the limit for reading is")
 
 
 def test_overstated_row_counts_are_rejected(tmp_path: Path, log: dict[str, np.ndarray]) -> None:
@@ -177,7 +177,7 @@ def test_overstated_row_counts_are_rejected(tmp_path: Path, log: dict[str, np.nd
             file.create_dataset(
                 key, shape=(10**12, *array.shape[1:]), dtype=array.dtype, chunks=(1000, *array.shape[1:])
             )
-    refuse(path, "claims 1,000,000,000,000 rows, but the file holds only 0 bytes")
+    refuse(path, "declares 1,000,000,000,000 rows, but the file has only 0 bytes")
 
     path = tmp_path / "claims.npz"
     with zipfile.ZipFile(path, "w") as archive:
@@ -186,13 +186,16 @@ def test_overstated_row_counts_are_rejected(tmp_path: Path, log: dict[str, np.nd
             header = {"descr": array.dtype.str, "fortran_order": False, "shape": (10**12, *array.shape[1:])}
             np.lib.format.write_array_header_1_0(buffer, header)
             archive.writestr(f"{key}.npy", buffer.getvalue())
-    refuse(path, r"claims shape \(1000000000000, 3\), but the file holds")
+    refuse(path, r"declares shape \(1000000000000, 3\), but the file holds")
 
 
 def test_files_larger_than_memory_are_rejected(tmp_path: Path, log: dict[str, np.ndarray], monkeypatch) -> None:
     monkeypatch.setenv("ASPC_READ_MEMORY", "100")
     np.savez(tmp_path / "x.npz", **log)
-    refuse(tmp_path / "x.npz", "x.npz needs 8.0 MB of memory, but only 0.0 MB may be used.*convert FILE.hdf5 FOLDER")
+    refuse(
+        tmp_path / "x.npz",
+        "x.npz needs 8.0 MB of memory, but the limit for reading is 0.0 MB.*convert FILE.hdf5 FOLDER",
+    )
     write_hdf5(tmp_path / "x.hdf5", log)
     refuse(tmp_path / "x.hdf5", r"x.hdf5 needs .* stream the file: pack it with `aspc data convert x.hdf5 FOLDER`")
 

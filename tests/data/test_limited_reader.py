@@ -239,7 +239,7 @@ def test_memory_of_a_folder_is_counted_in_total(tmp_path: Path, monkeypatch: pyt
         write_as(tmp_path / "logs" / f"{i}.npz", make_log(rows=100_000))
     monkeypatch.setenv("ASPC_READ_MEMORY", "14MB")
     assert len(data.load(tmp_path / "logs" / "0.npz")) == 100_000
-    refuse(tmp_path / "logs", r"[23]\.npz needs .* but only .* may be used")
+    refuse(tmp_path / "logs", r"[23]\.npz needs .* but the limit for reading is")
 
 
 # ── the budget ──────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -131,7 +131,7 @@ def test_an_environment_names_the_options() -> None:
     assert any(
         "action action: no row of the log has the option 2" in warning for warning in summarize(dataset).warnings
     )
-    with pytest.raises(AspcError, match="holds options from 0 to 3, but the environment has the options 0 to 2"):
+    with pytest.raises(AspcError, match="holds options from 0 to 3, but the environment only has options 0 to 2"):
         Dataset.from_arrays(**logged, actions=np.arange(ROWS) % 4, env="Acrobot-v1")
 
 

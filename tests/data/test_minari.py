@@ -131,7 +131,8 @@ def test_environments_are_stored_or_a_note_is_returned(log: dict[str, np.ndarray
     dataset = Dataset.from_arrays(**values, env="Pendulum-v1", name="p", action_names=["torque"])
     assert ours.write(dataset, "p-v0") == [
         "Minari cannot store column names.",
-        "3 of 60 rows are not written: Minari keeps only the observation of the last row of an episode that timed out.",
+        "3 of 60 rows are not written: if an episode ends by timeout, Minari keeps only the observation of its last "
+        "row.",
     ]
     following = replace(dataset, next_observations=np.roll(dataset.observations, -1, axis=0))
     assert ours.write(following, "all-v0") == ["Minari cannot store column names."]

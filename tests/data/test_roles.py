@@ -137,7 +137,7 @@ def test_rewards_are_computed_from_columns(tmp_path: Path, suffix: str) -> None:
     assert not has_note(dataset, "unused columns")
     refuse(path, "column 'enrgy' does not exist. Available: 'obs_level'", reward="enrgy")
     refuse(path, "'rewards' has a NaN, infinite", reward="energy / (energy - energy)")
-    refuse(path, "Rewards come from one source: .* Choose one", reward="energy", key_map={"costs": "energy"})
+    refuse(path, "Rewards must have one source: .* Choose one", reward="energy", key_map={"costs": "energy"})
 
 
 def test_arrays_have_no_columns_to_name(tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ def test_a_step_limit_ends_episodes_where_nothing_else_does(tmp_path: Path) -> N
     once = write_csv(tmp_path / "z.csv", {**table, "truncated": (np.arange(60) == 29).astype(int)})
     dataset = data.load(once, **limits)
     assert dataset.episode_lengths.tolist() == [30, 30]
-    assert has_note(dataset, "the step limit of 20 is not used: the log marks its own timeouts")
+    assert has_note(dataset, "the step limit of 20 is not used: the log contains timeouts")
     arrays = {"observations": np.zeros((60, 1)), "actions": table["action_valve"][:, None], "rewards": np.ones(60)}
     hdf5 = write_hdf5(tmp_path / "x.hdf5", arrays)
     assert data.load(hdf5, **limits).episode_lengths.tolist() == [20, 20, 20]

@@ -495,7 +495,7 @@ def test_failing_callback_on_the_command_line(maze: Any, tmp_path: Path, capsys:
     [
         ("def broken(:\n", "own.py, line 1: SyntaxError: invalid syntax. Fix the callback."),
         ("import nothing_here\n", "own.py, line 1: there is no module nothing_here."),
-        ("from aspc import Callback\n", "own.py defines no callback. Derive a class from aspc.Callback in it."),
+        ("from aspc import Callback\n", "own.py defines no callback. Add a subclass of aspc.Callback."),
         (
             "import aspc\n\nclass Own(aspc.Callback):\n    def __init__(self, x):\n        pass\n",
             "Own() failed: TypeError: Own.__init__() missing 1 required positional argument: 'x'. It is called without",

@@ -155,7 +155,7 @@ def test_a_checkpoint_of_an_older_version_has_no_checksum(
         )
         aspc.train(make_dataset(), "bc", out=tmp_path / "run", **SHORT)
     assert main(["verify-run", str(tmp_path / "run")]) == 0
-    assert "2 checkpoints were written by an older version and have no checksum" in capsys.readouterr().out
+    assert "Checkpoints without a checksum, from an older version: 2." in capsys.readouterr().out
     aspc.train(make_dataset(), resume=tmp_path / "run", steps=80, env=Counting, quiet=True)
 
 

@@ -39,7 +39,7 @@ class Assess:
     runs: Annotated[
         tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN [RUN ...]", help_behavior_hint="")
     ]
-    """Folders of runs, of fleets (runs trained together) or of single policies."""
+    """Run folders, fleet folders (runs trained together) or policy folders."""
     dataset: Unset[str] = None
     """Name or path of the dataset to evaluate on. Default: the runs' dataset. Episodes that a run was trained on are
     excluded."""
@@ -117,7 +117,7 @@ def save_selection(assessment: Assessment, folder: Path, anyway: bool) -> tuple[
 
     recommended, chosen = assessment.select(), assessment.select(anyway)
     if chosen is None:
-        return None, f"selected  none: {explain_none(assessment)}. Use --select-anyway to override this."
+        return None, f"selected  no policy: {explain_none(assessment)}. Use --select-anyway to override this."
     overrides = None if chosen is recommended else f"its verdict, {chosen.verdict.kind}: {chosen.verdict.reason}"
     note = {
         "by": "assessment",

@@ -73,8 +73,7 @@ class Info:
         if streaming.is_packed(self.dataset):
             if self.plot or self.page is not None or self.source.options():
                 raise AspcError(
-                    f"{self.dataset} is a packed folder. To draw figures or use other options, pass the data that "
-                    "it was packed from."
+                    f"{self.dataset} is a packed folder. To draw figures or use other options, pass the original data."
                 )
             print(summarize_packed(streaming.StreamingDataset.open(self.dataset)).text())
             return
@@ -133,24 +132,24 @@ class Make:
 
     def run(self) -> None:
         if self.seed < 0:
-            raise AspcError(f"--seed must be 0 or more, not {self.seed}.")
+            raise AspcError(f"--seed must be at least 0, not {self.seed}.")
         if self.name in maze2d.NAMES:
             maze, usual = maze2d.parse_name(self.name)
             steps = maze2d.DEFAULT_STEPS[maze] if self.steps is None else self.steps
             path, facts = self._path(".hdf5", steps), {"env": self.name}
-            with progress_bar(f"Making {self.name}", steps) as advance:
+            with progress_bar(f"Generating {self.name}", steps) as advance:
                 arrays = maze2d.generate(maze, steps, self.seed, self._noise(usual), advance)
             writers.write_hdf5(path, arrays, facts)
         elif self.name in pointmaze.NAMES:
             steps = pointmaze.EPISODES * pointmaze.EPISODE_STEPS if self.steps is None else self.steps
             path = self._path(".npz", steps)
             length = min(steps, pointmaze.EPISODE_STEPS)
-            with progress_bar(f"Making {self.name}", steps) as advance:
+            with progress_bar(f"Generating {self.name}", steps) as advance:
                 noise = self._noise(pointmaze.NOISE)
                 arrays = pointmaze.generate(self.name, steps // length, length, self.seed, noise, advance)
             writers.write_npz(path, arrays)
         else:
-            raise unknown_name("dataset to make", self.name, [*maze2d.NAMES, *pointmaze.NAMES])
+            raise unknown_name("dataset to generate", self.name, [*maze2d.NAMES, *pointmaze.NAMES])
         print(f"{path}: {len(arrays['observations']):,} rows")
 
     def _noise(self, usual: float) -> float:
@@ -275,7 +274,7 @@ def usage() -> str:
 def main(argv: list[str]) -> int:
     """Run `aspc data`."""
     if not argv:
-        raise AspcError(f"aspc data needs one of {join(tuple(COMMANDS), 'or')}.")
+        raise AspcError(f"aspc data needs a subcommand: {join(tuple(COMMANDS), 'or')}.")
     if argv[0] in HELP_FLAGS:
         print(usage())
         return 0

@@ -26,7 +26,7 @@ class DataOptions:
     """Options for reading your own data."""
 
     map: Several[str] = ()
-    """Specify the stored name or the columns of each array, as in observations=obs actions=u_*,v time=stamp.
+    """Map each array to its key or columns in the file, as in observations=obs actions=u_*,v time=stamp.
     costs=NAME uses the negated column as the reward; time=none ignores times."""
     reward: Unset[str] = None
     """Compute rewards from columns with a formula, as in "0.3*energy + 0.7*comfort"."""

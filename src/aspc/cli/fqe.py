@@ -49,7 +49,7 @@ class Fqe:
     runs: Annotated[
         tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN [RUN ...]", help_behavior_hint="")
     ]
-    """Folders of runs, of fleets (runs trained together) or of single policies."""
+    """Run folders, fleet folders (runs trained together) or policy folders."""
     dataset: Unset[str] = None
     """Name or path of the data to evaluate on. Default: the data that the runs were trained on."""
     checkpoints: Flag = False
@@ -206,7 +206,7 @@ def behavior_warning(ranking: Ranking) -> str | None:
         return None
     return (
         f"warning: the mean logged return is {mc['value']:.4g}, but FQE estimates {value:.4g} for the data. "
-        "Do not rely on the other estimates either; try more --steps."
+        "Do not rely on the other estimates either; try a larger --steps."
     )
 
 

@@ -163,7 +163,7 @@ def recorded_defaults(path: Path, env: str | None) -> dict[str, Any]:
     if config.finetuned_from is not None:
         raise AspcError(f"{path} was trained online. Pass its offline run instead: {config.finetuned_from.run}.")
     if data.source is None or config.env == ENV_FUNCTION:
-        raise AspcError(f"{path} was trained from Python, with arrays or a custom environment. Run its program again.")
+        raise AspcError(f"{path} was trained from Python, with arrays or a custom environment. Rerun that program.")
     return {
         "algo": config.algo,
         "preset": config.preset,

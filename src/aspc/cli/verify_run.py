@@ -38,7 +38,7 @@ def main(argv: list[str]) -> int:
         checkpoints.close()
     print(f"{args.run}: {verified.files} files and {sum(has_checksum)} checkpoints match their checksums.")
     if not all(has_checksum):
-        print(f"  {has_checksum.count(False)} checkpoints were written by an older version and have no checksum.")
+        print(f"  Checkpoints without a checksum, from an older version: {has_checksum.count(False)}.")
     if not verified.finished:
-        print(f"  The run is not finished: rows after step {verified.step:,} are not covered.")
+        print(f"  The run is not finished: metrics after step {verified.step:,} have no checksums yet.")
     return 0

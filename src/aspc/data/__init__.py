@@ -1,4 +1,4 @@
-"""Datasets. All of them are loaded with `aspc.data.load(name_or_path)`."""
+"""Datasets, all of which are loaded with `aspc.data.load(name_or_path)`."""
 
 from __future__ import annotations
 

@@ -149,7 +149,7 @@ def _read_factor(
         if wanted is None and len(categories[column]) > MAX_WHOLE_CHOICES and len(units) == 1 and None not in units:
             raise AspcError(
                 f"{name}: the actions in column {column!r} are text that looks like numbers. Write plain numbers, "
-                "without units or thousands separators; if they are options, pass --categorical."
+                "without units or thousands separators; if they are category labels, pass --categorical."
             )
         return _sorted_codes(cells, categories[column], column, name)
     if cells.dtype.kind == "O" and not any(isinstance(cell, str) for cell in cells):
@@ -211,7 +211,7 @@ def _environment_codes(
     if distinct[0] < first or distinct[-1] > last:
         raise AspcError(
             f"{name}: column {column!r} holds options from {int(distinct[0])} to {int(distinct[-1])}, but the "
-            f"environment has the options {first} to {last}. Choose another environment (--env) or none (--env none)."
+            f"environment only has options {first} to {last}. Choose another environment (--env) or none (--env none)."
         )
     return cells - first, in_env.choices, False
 
@@ -357,7 +357,7 @@ def check_encoded(actions: np.ndarray, observations: np.ndarray, space: ActionSp
     """
     width = sum(factor.size for factor in space.factors)
     if observations.ndim != 2 or observations.shape[1] <= len(space.masked):
-        raise AspcError(f"{name}: observations need {len(space.masked)} masks and at least one other number.")
+        raise AspcError(f"{name}: each observation needs {len(space.masked)} masks and at least one other number.")
     if actions.ndim != 2 or actions.shape[1] != width:
         raise AspcError(f"{name}: actions have shape {actions.shape}, but their space has {width} columns.")
     for factor, columns in space.blocks():

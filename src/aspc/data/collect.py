@@ -90,7 +90,9 @@ def _onnx_actor(path: Path) -> Actor:
         raise AspcError(f"{path} is damaged: its action_space is invalid. Export the policy again.") from error
     inputs = [i for i in session.get_inputs() if start is None or i.name != "memory"]
     if len(inputs) != 1 or inputs[0].type != "tensor(float)":
-        raise AspcError(f"{path} must have one float input, a batch of observations; it has {len(inputs)} inputs.")
+        raise AspcError(
+            f"{path} must have a single float input, a batch of observations, not {[i.type for i in inputs]}."
+        )
     size = inputs[0].shape[-1] if inputs[0].shape else None
 
     memory = {} if start is None else {"memory": start}
@@ -147,11 +149,11 @@ def collect(env_name: str, policy: str, steps: int, *, noise: float = 0.0, seed:
         seed: Seed of the environment and of the noise.
     """
     if steps < 2:
-        raise AspcError(f"Collecting needs at least 2 steps, not {steps}.")
+        raise AspcError(f"A collected dataset needs at least 2 steps, not {steps}.")
     if seed < 0:
         raise AspcError(f"The seed must be 0 or more, not {seed}.")
     if noise < 0:
-        raise AspcError(f"The noise must be 0 or more, not {noise}.")
+        raise AspcError(f"The noise must be at least 0, not {noise}.")
     env, rng = envs.make_env(env_name), np.random.default_rng(seed)
     box, space = env.action_space, envs.choices(env_name)
     assert isinstance(box, gym.spaces.Box)

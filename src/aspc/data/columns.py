@@ -114,13 +114,13 @@ def _check_complete(found: Mapping[str, Any], stored: Sequence[str], name: str, 
         costs = list(filter(is_named_like_cost, stored)) if "rewards" in missing else []
         hint = f" If {costs[0]!r} is a cost, pass --map costs={costs[0]}, which negates it." if costs else ""
         problem = f"{name}: {list_names(missing)} not found among {list_names(stored)}"
-        raise AspcError(f"{problem}. Pass {_map_option(*missing)}; separate several columns with commas.{hint}")
+        raise AspcError(f"{problem}. Pass {_map_option(*missing)}; separate multiple columns with commas.{hint}")
     if not needs_no_ends and not any(key in found for key in ("terminals", "timeouts", "episodes", "times")):
         times = next((column for column in stored if is_named_like_time(column)), "NAME")
         raise AspcError(
             f"{name}: nothing marks the ends of episodes. Add a column 'episode' with episode numbers, or flags "
-            f"'terminal' or 'timeout', or name one of {list_names(stored)} with {_map_option('episode')}. A column of "
-            f"times (--map time={times}) or a step limit (--max-episode-steps) also ends episodes."
+            f"'terminal' or 'timeout', or name one of {list_names(stored)} with {_map_option('episode')}. A time "
+            f"column (--map time={times}) or a step limit (--max-episode-steps) also ends episodes."
         )
 
 

@@ -1,4 +1,4 @@
-"""A logged dataset, which is validated once, kept as NumPy arrays on the host, and viewed as transitions. This module
+"""Logged datasets: validated, kept as NumPy arrays on the host, and paired into transitions for training. This module
 has more than 400 lines because it documents all fields and options of a dataset."""
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from aspc.data.episode_arrays import episode_arrays
 from aspc.data.frames import frame_names
 from aspc.errors import AspcError
 
-SPLIT_SEGMENTS = 20  # segments of an endless log, some of which `Dataset.split` holds out
+SPLIT_SEGMENTS = 20  # `Dataset.split` cuts a log of a single episode into this many segments
 
 
 class Transitions(NamedTuple):
-    """Arrays of M transitions to learn from, with actions rescaled to [-1, 1].
+    """Arrays of M transitions for training, with actions rescaled to [-1, 1].
 
     A bootstrapped target is `rewards + discounts * (1 - terminals) * value(next_observations)`.
     With n-step returns, `rewards` are discounted sums over k steps and `discounts` is discount^k.
@@ -63,10 +63,10 @@ class Dataset:
     env: str | None = None  # a name for `aspc.envs.make_env`, if there is an environment
     ref_min: float | None = None  # the returns that score 0 and 100
     ref_max: float | None = None
-    notes: tuple[str, ...] = ()  # findings of the validation
+    notes: tuple[str, ...] = ()  # warnings and notes from validation
     observation_names: tuple[str, ...] = ()  # column names of the log
     action_names: tuple[str, ...] = ()
-    bounds_source: str = ""  # where the action bounds come from, as text
+    bounds_source: str = ""  # source of the action bounds, as text
     time: str = ""  # the time column, its span and interval, as text
     categories: Mapping[str, Sequence[str]] = field(default_factory=dict)  # one-hot categories by log column
     kpis: np.ndarray | None = None  # [N, kpis] float32: columns that are kept, but not used for training
@@ -109,8 +109,8 @@ class Dataset:
 
         Args:
             observations: [N, obs].
-            actions: [N, act] continuous actions as floats, or discrete actions as integers, Booleans or text. One
-                discrete action can also be [N].
+            actions: [N, act] continuous actions as floats, or discrete actions as integers, Booleans or text. A
+                single discrete action can also have shape [N].
             rewards: [N].
             terminals: [N] flags of rows after which the task has ended.
             timeouts: [N] flags of other episode ends. Without them, episodes also end after `max_episode_steps`.
@@ -221,8 +221,8 @@ class Dataset:
             episodes: Mappings with `observations`, `actions` and `rewards` (T rows) or common aliases (`obs`, `action`,
                 `reward`, …), or data frames with columns as in a file. Next observations can be given as an additional
                 row of `observations` (T + 1 rows) or as `next_observations`. `terminals` holds T flags, or one flag for
-                the end; without it, episodes end by timeout. Rows of frames with a column of times are sorted, and a
-                gap ends an episode.
+                the end; without it, episodes end by timeout. If a data frame has a time column, its rows are sorted by
+                time, and a gap ends the episode.
             options: Options of `from_arrays`.
         """
         arrays, settings, notes = episode_arrays(episodes, name := options.pop("name", "episodes"))
@@ -239,17 +239,17 @@ class Dataset:
 
     @property
     def observation_size(self) -> int:
-        """Numbers per observation."""
+        """The dimension of an observation."""
         return int(self.observations.shape[1])
 
     @property
     def action_size(self) -> int:
-        """Numbers per action."""
+        """The dimension of an action."""
         return int(self.actions.shape[1])
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all arrays."""
+        """Total size of all arrays in bytes."""
         arrays = (
             *(self.observations, self.actions, self.rewards, self.terminals, self.timeouts),
             *(self.next_observations, self.kpis),
@@ -258,7 +258,7 @@ class Dataset:
 
     @property
     def episode_bounds(self) -> tuple[np.ndarray, np.ndarray]:
-        """First row and last row + 1 of each episode; the last episode ends with the data."""
+        """Start and stop (exclusive) of each episode's rows; the last episode ends with the data."""
         stops = np.flatnonzero(self.terminals | self.timeouts) + 1
         if len(stops) == 0 or stops[-1] != len(self):
             stops = np.append(stops, len(self))
@@ -277,7 +277,7 @@ class Dataset:
 
     @property
     def complete_episode_returns(self) -> np.ndarray:
-        """`episode_returns` without that of an incomplete last episode, unless there is only one episode."""
+        """`episode_returns`, excluding the last episode if it is incomplete and not the only one."""
         returns = self.episode_returns
         is_cut = len(returns) > 1 and not (self.terminals[-1] or self.timeouts[-1])
         return returns[:-1] if is_cut else returns
@@ -333,7 +333,7 @@ class Dataset:
         rows, final = self.transition_rows(n_step)
         if len(rows) == 0:
             raise AspcError(
-                f"{self.name}: there are no transitions; episodes need at least two rows or next observations."
+                f"{self.name}: there are no transitions; an episode needs at least two rows, or next observations."
             )
         rewards = self.rewards.astype(np.float64) * reward_scale + reward_shift
         summed = rewards[rows]
@@ -370,7 +370,7 @@ class Dataset:
         return replace(self, notes=(*self.notes, *notes))
 
     def select(self, rows: np.ndarray, *, name: str | None = None) -> Dataset:
-        """Return the dataset restricted to given rows, in order; a gap between rows ends an episode by timeout."""
+        """Return the dataset restricted to the given rows, in order; a gap between rows ends the episode by timeout."""
         rows = np.asarray(rows)
         gap = np.append(np.diff(rows) != 1, rows[-1] != len(self) - 1)
         return replace(
@@ -402,7 +402,7 @@ class Dataset:
             starts, stops = cuts[:-1], cuts[1:]
         if len(starts) < 2:
             raise AspcError(
-                f"{self.name}: a dataset with a single row cannot be split. Holding out needs at least two rows."
+                f"{self.name}: a dataset with a single row cannot be split. A held-out set requires at least two rows."
             )
         order = np.random.default_rng(seed).permutation(len(starts))
         count = min(max(1, round(holdout * len(starts))), len(starts) - 1)

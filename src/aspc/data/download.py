@@ -146,7 +146,7 @@ def _verified(path: Path, published: Record | None) -> Path:
             _write_record(path, "copied manually", found, None)
     elif found != record:
         raise AspcError(
-            f"{path} differs from the first download ({found.size:,} bytes now, {record.size:,} bytes then); "
+            f"{path} has changed since its first download ({found.size:,} bytes now, {record.size:,} bytes then); "
             f"delete it to download it again, or delete {_record_path(path).name} to accept it."
         )
     return path
@@ -241,7 +241,7 @@ def _total_size(response: http.client.HTTPResponse, done: int, published: Record
     if response.length is not None:
         return done + response.length
     if published is None and not response.chunked:
-        raise ValueError("the server does not state the file's length, so an interruption could not be detected")
+        raise ValueError("the server did not report the file size, so an incomplete download would go unnoticed")
     return None
 
 

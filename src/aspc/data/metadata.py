@@ -50,4 +50,4 @@ def drop_forbidden_env(metadata: dict[str, Any]) -> tuple[dict[str, Any], list[s
         return metadata, []
     kept = {key: value for key, value in metadata.items() if key != "env"}
     shown = str(env)[:80]
-    return kept, [f"the environment {shown!r} stated by the file is not used: {problem}; if you trust it, pass --env."]
+    return kept, [f"the environment {shown!r} named in the file is not used: {problem}; if you trust it, pass --env."]

@@ -11,7 +11,7 @@ from aspc.data.readers.contents import Arrays
 from aspc.errors import AspcError
 from aspc.text import count_noun, join_limited
 
-FILLABLE = ("observations", "actions", "rewards", "next_observations")  # KPIs can stay empty
+FILLABLE = ("observations", "actions", "rewards", "next_observations")  # KPIs are never filled
 MAX_SHOWN_COLUMNS = 10
 WERE = ("was", "were")
 
@@ -59,7 +59,7 @@ def handle_missing(
     cells = sum(count for _, count in counts)
     shown = join_limited([f"{count:,} in {column}" for column, count in counts], MAX_SHOWN_COLUMNS)
     if left.all():
-        raise AspcError(f"Every row has an empty cell that cannot be filled ({shown}); leave such columns out.")
+        raise AspcError(f"Every row has an empty cell that cannot be filled ({shown}). Exclude these columns.")
     run = f"; at most {longest:,} consecutive rows" if longest > 1 else ""
     where = f"in {int(rows.sum()):,} of {len(rows):,} rows ({shown}{run})"
     note = f"{count_noun(cells, 'cell', ('is', 'are'))} empty, {where}: "

@@ -287,7 +287,7 @@ def _write_packed(folder: Path, log: _Log, n_step: int, discount: float, strict:
             file.flush()
             os.fsync(file.fileno())
         if moments.rows == 0:
-            raise AspcError(f"{log.name}: there are no transitions; episodes need at least two rows.")
+            raise AspcError(f"{log.name}: there are no transitions; an episode needs at least two rows.")
         write_atomically(temporary / EPISODES, log.episode_starts().astype("<i8").tobytes())
         notes = list(log.notes)
         if clipped:

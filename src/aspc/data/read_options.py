@@ -70,7 +70,7 @@ class ReadOptions:
         sources = [key for key in ("rewards", "costs") if key in found.key_map]
         if len(sources) + (found.reward is not None) > 1:
             raise AspcError(
-                "Rewards come from one source: a column (--map rewards=NAME), a negated column (--map costs=NAME) or a "
+                "Rewards must have one source: a column (--map rewards=NAME), a negated column (--map costs=NAME) or a "
                 "formula (--reward). Choose one."
             )
         return found
@@ -105,7 +105,7 @@ def _flag(name: str) -> str:
 
 def _check_choice(name: str, value: object, choices: Sequence[str]) -> None:
     if value not in choices:
-        raise AspcError(f"{_flag(name)} must be one of {', '.join(choices)}, not {value!r}.")
+        raise AspcError(f"{_flag(name)} must be {', '.join(choices[:-1])} or {choices[-1]}, not {value!r}.")
 
 
 def _names(key: str, columns: str | Sequence[str]) -> tuple[str, ...]:

@@ -57,9 +57,9 @@ def unchecked_order_note(columns: Sequence[str]) -> list[str]:
         return []
     shown = join_limited(list(map(repr, columns)), MAX_SHOWN_TIMES)
     return [
-        f"the order of the rows is not checked: times seem to be unused ({shown}). Pass --map time={columns[0]} if it "
-        f"holds numbers or dates such as {EXAMPLE_TIME}; convert dates in other formats to this one. If the rows are "
-        "in order, pass --map time=none."
+        f"the order of the rows is not checked: a time column seems to be unused ({shown}). Pass --map "
+        f"time={columns[0]} if it holds numbers or dates such as {EXAMPLE_TIME}; convert dates in other formats to "
+        "this one. If the rows are in order, pass --map time=none."
     ]
 
 

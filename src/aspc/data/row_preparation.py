@@ -132,7 +132,7 @@ def _fill_unused_rows(arrays: Arrays) -> tuple[Arrays, list[str]]:
         values[empty] = before[empty] if key == "actions" else 0.0
         result[key] = values.reshape(arrays[key].shape)
     return result, [
-        f"{count_noun(int(rows.sum()), 'episode', ('lacks', 'lack'))} an action or a reward in the last row: only the "
+        f"{count_noun(int(rows.sum()), 'episode', ('has', 'have'))} no action or no reward in the last row: only the "
         "observation there is used."
     ]
 

@@ -32,16 +32,16 @@ def check_times(times: np.ndarray, name: str) -> np.ndarray:
     """Return times in seconds.
 
     Raises:
-        AspcError: A time is invalid, or the times are not one scalar per row.
+        AspcError: A time is invalid, or there is more than one time per row.
     """
     if times.ndim == 2 and times.shape[1] == 1:
         times = times[:, 0]
     if times.ndim != 1:
-        raise AspcError(f"{name}: the times must be one scalar per row, but their shape is {times.shape}.")
+        raise AspcError(f"{name}: expected one time per row, but got an array of shape {times.shape}.")
     times = to_seconds(np.asarray(times, np.float64))
     if not np.isfinite(times).all():
         row = int(np.flatnonzero(~np.isfinite(times))[0])
-        raise AspcError(f"{name}: row {row + 1:,} has no valid time; fill it in, or drop the row.")
+        raise AspcError(f"{name}: row {row + 1:,} has no valid time. Correct it, or drop the row.")
     return times
 
 
@@ -185,7 +185,7 @@ def split_at_gaps(arrays: Arrays, max_gap: float | None, will_resample: bool) ->
     if fraction < REGULAR_FRACTION and not will_resample:
         low, high = np.quantile(kept, (0.05, 0.95))
         notes.append(
-            f"the sampling is irregular: 90 % of the intervals between rows are {format_duration(float(low))} to "
+            f"the sampling is irregular: 90 % of the intervals range from {format_duration(float(low))} to "
             f"{format_duration(float(high))}, but training treats every step as equally long. Resample with --resample "
             "hold or --resample interpolate."
         )

@@ -50,7 +50,7 @@ def parse_time(cell: str) -> float:
 
 
 def parse_times(cells: Sequence[str]) -> np.ndarray:
-    """Parse a column of times. Raises ValueError if a cell is invalid.
+    """Parse a time column. Raises ValueError if a cell is invalid.
 
     Times without a zone are read as UTC, because only differences matter.
     """

@@ -189,7 +189,7 @@ def on_off_notes(actions: np.ndarray, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _takes_two_values(column: np.ndarray) -> bool:
-    if len(np.unique(column[:MIN_ON_OFF_ROWS])) > 2:  # decides most columns without reading them
+    if len(np.unique(column[:MIN_ON_OFF_ROWS])) > 2:  # usually enough to rule a column out
         return False
     low, high = column.min(), column.max()
     return bool(low < high and ((column == low) | (column == high)).all())
@@ -350,7 +350,7 @@ def episode_ends(
     """Return the non-terminal episode ends, which are logged or implied by the step limit, and notes."""
     limit = max_episode_steps
     if timeouts is not None and (limit is None or timeouts[:-1].any()):
-        notes = () if limit is None else (f"the step limit of {limit} is not used: the log marks its own timeouts.",)
+        notes = () if limit is None else (f"the step limit of {limit} is not used: the log contains timeouts.",)
         return timeouts & ~terminals, notes
     if limit is None and env is not None and not envs.is_continuing(env):
         limit = envs.horizon(env)

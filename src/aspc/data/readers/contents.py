@@ -41,7 +41,7 @@ def complete_flags(arrays: Arrays, length: int, name: str) -> tuple[Arrays, list
     numbers = arrays.pop("episodes", None)
     if numbers is not None:
         if numbers.shape != (length,):
-            raise AspcError(f"{name}: episode numbers must be one scalar per row, but their shape is {numbers.shape}.")
+            raise AspcError(f"{name}: expected one episode number per row, but got an array of shape {numbers.shape}.")
         notes = _order_notes(numbers)
         ends = np.append(numbers[1:] != numbers[:-1], True) if length else np.zeros(0, dtype=bool)
         if "timeouts" in arrays:

@@ -94,7 +94,7 @@ def check_dataset(dataset: Any, name: str) -> int:
     stated = math.prod(dataset.shape) * dataset.dtype.itemsize
     stored = int(dataset.id.get_storage_size())
     if stated > MAX_COMPRESSION * stored + 4096:
-        raise AspcError(f"{name} claims {dataset.shape[0]:,} rows, but the file holds only {stored:,} bytes for them.")
+        raise AspcError(f"{name} declares {dataset.shape[0]:,} rows, but the file has only {stored:,} bytes for them.")
     return int(stated)
 
 

@@ -36,8 +36,8 @@ class HDF5Log:
             needed += (2 * stated if key in FLAGS else 0) + hdf5.decoding_bytes(dataset)
         if needed > limits.budget_bytes:
             raise AspcError(
-                f"{path.name}: reading it in parts takes {size_text(needed)} of memory, but only "
-                f"{size_text(limits.budget_bytes)} may be used. Write it with smaller chunks, or raise the limit with "
+                f"{path.name}: reading it in parts requires {size_text(needed)} of memory, but the limit is "
+                f"{size_text(limits.budget_bytes)}. Write it with smaller chunks, or raise the limit with "
                 f"{MEMORY_VARIABLE}."
             )
         sizes = {key: len(self._file[source]) for key, source in self._found.items()}

@@ -126,7 +126,7 @@ def too_large(name: str, needed: str, budget_bytes: int) -> AspcError:
     source = name if is_hdf5 else "FILE.hdf5"
     remedy = f"{'' if is_hdf5 else 'write it as HDF5, '}pack it with `aspc data convert {source} FOLDER`"
     return AspcError(
-        f"{name} needs {needed} of memory, but only {size_text(budget_bytes)} may be used for reading. Raise the "
+        f"{name} needs {needed} of memory, but the limit for reading is {size_text(budget_bytes)}. Raise the "
         f"limit with {MEMORY_VARIABLE}, or stream the file: {remedy} and train on FOLDER."
     )
 

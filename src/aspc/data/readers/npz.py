@@ -155,10 +155,10 @@ def _check_header(file: IO[bytes], info: zipfile.ZipInfo, name: str, key: str) -
         raise AspcError(f"{name} must hold numbers, not {dtype}.")
     stated = math.prod(shape) * dtype.itemsize
     if min(shape, default=0) < 0 or stated > info.file_size:
-        raise AspcError(f"{name} claims shape {shape}, but the file holds only {info.file_size:,} bytes of it.")
+        raise AspcError(f"{name} declares shape {shape}, but the file holds only {info.file_size:,} bytes of it.")
     if stated > hdf5.MAX_COMPRESSION * info.compress_size + 4096:
         raise AspcError(
-            f"{name} claims shape {shape}, but the file holds only {info.compress_size:,} compressed bytes of it."
+            f"{name} declares shape {shape}, but the file holds only {info.compress_size:,} compressed bytes of it."
         )
     if key in NPZ_KEYS and stated > MAX_METADATA_BYTES:
         raise AspcError(f"{name} has {stated:,} bytes, too large for metadata; remove it.")

@@ -171,7 +171,7 @@ def load(name: str, *, steps: int | None = None, seed: int = 0, **options: Any) 
     maze, noise = parse_name(name)
     steps = DEFAULT_STEPS[maze] if steps is None else steps
     if steps < 2 or seed < 0:
-        raise AspcError(f"A generated dataset needs at least 2 steps and a seed of 0 or more, not {steps} and {seed}.")
+        raise AspcError(f"A generated dataset needs at least 2 steps and a seed of at least 0, not {steps} and {seed}.")
     path = cache.root() / "generated" / f"{name}-{steps}-seed{seed}-g{GENERATOR_VERSION}.hdf5"
     with cache.lock_file(path):
         if not path.exists():

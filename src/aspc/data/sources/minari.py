@@ -80,7 +80,7 @@ def write(dataset: Dataset, dataset_id: str) -> list[str]:
         for i, episode in enumerate(split_episodes(dataset))
     ]
     if not buffers:
-        raise AspcError(f"{dataset.name}: no episode is long enough to be written.")
+        raise AspcError(f"{dataset.name}: all episodes are too short for Minari.")
     environment = _environment_spec(dataset.env)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=UserWarning, module="minari.*")  # missing author, license, ...
@@ -105,8 +105,8 @@ def write(dataset: Dataset, dataset_id: str) -> list[str]:
         notes.append("Minari cannot store column names.")
     if lost := len(dataset) - sum(len(buffer.rewards) for buffer in buffers):
         notes.append(
-            f"{lost:,} of {len(dataset):,} rows are not written: Minari keeps only the observation of the last row of "
-            "an episode that timed out."
+            f"{lost:,} of {len(dataset):,} rows are not written: if an episode ends by timeout, Minari keeps only the "
+            "observation of its last row."
         )
     return notes
 

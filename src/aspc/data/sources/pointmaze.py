@@ -26,7 +26,7 @@ def _make(name: str) -> Any:
             # Reaching a goal must not end the episode.
             env = gym.make(f"{name}-v0", terminate_at_goal=False, disable_env_checker=True, max_episode_steps=-1)
         except (ImportError, gym.error.DependencyNotInstalled) as error:
-            raise MissingExtra(f"Creating {name}", "ogbench", error) from error
+            raise MissingExtra(f"Generating {name}", "ogbench", error) from error
     remove_model_file(env)
     return env
 
