@@ -108,7 +108,7 @@ class Evidence:
     """[members, episodes]: true if the member is fitted on the episode."""
     options: AssessOptions
     history: History = NEWEST_ONLY
-    """The history that makes up a state."""
+    """The history that forms a state."""
 
     @classmethod
     def of(
@@ -122,9 +122,9 @@ class Evidence:
 
         Args:
             dataset: The held-out episodes.
-            kpis: Further columns to estimate, by name.
+            kpis: Additional columns to estimate, by name.
             options: Options of the estimators.
-            history: The history that makes up a state.
+            history: The history that forms a state.
 
         Raises:
             AspcError: The dataset has too few episodes.
@@ -133,7 +133,7 @@ class Evidence:
         count = int(states.groups.max()) + 1
         if count < MIN_EPISODES:
             raise AspcError(
-                f"{dataset.name} has {count} episodes to assess policies on; at least {MIN_EPISODES} are needed. "
+                f"{dataset.name} has {count} episodes for assessing policies; at least {MIN_EPISODES} are required. "
                 "Hold out more episodes (aspc train --holdout), or pass more data with --dataset."
             )
         rng, halves = np.random.default_rng(options.seed), np.zeros((options.critics, count), bool)
@@ -210,4 +210,4 @@ class Evidence:
         if self.controller_error(signal, controller) <= max(MISJUDGED_STDS * logged.std, 0.1 * abs(logged.mean)):
             return None
         estimate, mean = format_number(controller), format_number(logged.mean)
-        return f"it estimates the logged controller at {estimate}, but the log shows {mean}"
+        return f"it estimates the logged controller at {estimate}, but its logged mean is {mean}"

@@ -67,7 +67,7 @@ def check_distance(inspected: InspectedPolicy) -> Measurement:
     """Compare the policy's actions with those logged in similar states."""
     topic = "distance from the data"
     if len(inspected.dataset) < 2:
-        return Measurement(TrustCheck("unknown", "distance", "A single row of data has no neighbor to compare with."))
+        return Measurement(TrustCheck("unknown", "distance", "This check requires at least two rows of data."))
     support = LoggedNeighbors.of(inspected.dataset, inspected.rows, history=inspected.policy.history).measure(
         inspected.actions
     )
@@ -161,7 +161,7 @@ def check_values(inspected: InspectedPolicy) -> Measurement:
             f"Q of logged actions is {format_number(found.mean_q)} on average, and the logged return is "
             f"{format_number(found.mean_return)} "
             f"(difference: {found.bias_in_stds:+,.1f} standard deviations; correlation: {found.correlation:.2f}). "
-            f"{text}. Q is the value of the learned policy, so it is somewhat higher for a policy better than the logs."
+            f"{text}. Q is the value of the learned policy, so it is higher if that policy is better than the log."
         )
     else:
         text += ". Too few logged returns are complete to compare Q with them."
