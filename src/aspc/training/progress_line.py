@@ -66,7 +66,7 @@ class ProgressLine(Callback):
         eval_every = self.plan.options.eval_every
         does_wait = outcome.min_free_eval_every > eval_every
         self.progress.print(
-            f"Evaluating all runs takes {outcome.evaluation_seconds:.1f} s on {workers} workers, the time of "
+            f"Evaluating all runs takes {outcome.evaluation_seconds:.1f} s on {workers} workers, as long as "
             f"{outcome.min_free_eval_every:,} training steps. With evaluations every {eval_every:,} steps, "
             f"training {'waits' if does_wait else 'does not wait'} for them."
         )
