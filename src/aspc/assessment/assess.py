@@ -41,7 +41,7 @@ SMALL_LOSS = 0.2  # default margin in standard deviations of logged returns: Coh
 
 Source = Dataset | str | os.PathLike[str]
 RunSource = Run | str | os.PathLike[str]
-Notify = Callable[[int, int, str], None]  # completed steps, total steps, current part
+Notify = Callable[[int, int, str], None]  # completed steps, total steps, current stage
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,7 +149,7 @@ def assess(
         checkpoints: Assess all checkpoints of the runs instead of their final policies.
         on_training_data: Use all episodes, including those that the policies were trained on.
         options: Options for the estimators.
-        notify: Called with the number of completed steps, the total number of steps and the current part.
+        notify: Called with the number of completed steps, the total number of steps and the current stage.
         vectorize: Fit the critics of all policies in parallel. Default: True only on an accelerator.
         data_options: Options for loading the dataset with `aspc.data.load`.
 

@@ -146,7 +146,7 @@ def check_values(inspected: InspectedPolicy) -> Measurement:
     too_high_level = grade(impossible, IMPOSSIBLE)
     # The level of values that are too low is at most "look", never "worry".
     too_low_level: Level = "look" if too_low > IMPOSSIBLE[0] else "good"
-    text = f"In {100 * impossible:.1f} % of the states, Q(s, π(s)) is above what the logged rewards allow"
+    text = f"In {100 * impossible:.1f} % of the states, Q(s, π(s)) is above the possible range for the logged rewards"
     if too_low_level != "good":
         text += f", and in {100 * too_low:.1f} % it is below"
     if has_returns:

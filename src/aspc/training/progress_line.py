@@ -40,7 +40,7 @@ class ProgressLine(Callback):
         if first_step:
             self.progress.print(f"Continuing {plan.path} from step {first_step:,}.")
             if plugins.has_changed(plan.algo, plan.config.software.versions):
-                self.progress.print("warning: the training so far used another version of the plugin.")
+                self.progress.print("warning: previous training used another version of the plugin.")
         if last_step > options.steps:
             self.progress.print(
                 f"Training up to {last_step:,} steps. Schedules that decay keep the original horizon of "

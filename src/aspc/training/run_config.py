@@ -193,7 +193,7 @@ class OnlineOptions:
 
 
 class DatasetFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """A dataset as recorded in a config. Configs of older versions can lack the fields with a default."""
+    """A dataset as recorded in a config. Fields with a default can be missing in configs of older versions."""
 
     name: str
     source: str | None

@@ -144,7 +144,7 @@ def table(path: Path, needed: Iterable[str]) -> dict[str, np.ndarray]:
     """Read a CSV file as arrays by column (empty if it has no rows).
 
     Raises:
-        AspcError: The file is damaged or lacks a column in `needed`.
+        AspcError: The file is damaged, or a column in `needed` is missing.
     """
     rows = read_rows(path)
     missing = [name for name in needed if rows and name not in rows[0]]
