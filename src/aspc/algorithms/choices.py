@@ -9,8 +9,8 @@ rescaled to [-1, 1]: 1 for the chosen option, −1 for the others.
     constraint   c(s, a) = −Σ_f log π_f(a_f|s) + mean (π_c(s) − a_c)²                  cross-entropy plus squared error
     value        E_π[Q](s) = Σ_j π(j|s)·Q(s, π_c(s))[j]
 
-The papers do not specify the unweighted sum in c and the deterministic policy for continuous factors; both are choices
-of this library.
+The ASPC paper covers only continuous actions. The unweighted sum in c and the deterministic policy for continuous
+factors are this library's interpretation.
 """
 
 from __future__ import annotations

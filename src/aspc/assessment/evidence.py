@@ -144,7 +144,7 @@ class Evidence:
 
     @cached_property
     def stacked(self) -> Dataset:
-        """The dataset with stacked observations: the states that critics, models and densities are fitted on."""
+        """The dataset with stacked observations, on which critics, models and densities are fitted."""
         return stack_dataset(self.dataset, self.history)
 
     @cached_property

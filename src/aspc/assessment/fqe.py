@@ -1,4 +1,4 @@
-"""Fitted-Q evaluation: the value of a policy from logs alone.
+"""Fitted-Q evaluation: estimating the value of a policy from logs alone.
 
     Q_k(s, a) → r + γ·(1 − done)·Q'_k(s', π(s')),      J(π) = E[Q(s₀, π(s₀))] over the first states of episodes
 

@@ -34,7 +34,7 @@ class Support:
     state_distances: np.ndarray
     """Distance from each state to the farthest of its neighbors."""
     unit: np.ndarray
-    """[act]: the size of a scaled distance of 1, in the units of the logged actions."""
+    """[act]: the distance in units of the logged actions that equals a scaled distance of 1."""
     action_names: tuple[str, ...]
     choices: tuple[ChoiceSupport, ...] = ()
     """The support of each discrete action."""

@@ -1,4 +1,4 @@
-"""Train an algorithm on a dataset into a run folder, resume a run, or evaluate its policies."""
+"""Train an algorithm on a dataset, resume a run, or evaluate the policies of a run."""
 
 from __future__ import annotations
 
