@@ -284,7 +284,7 @@ def test_user_environment_and_offline_reward_statistics(tmp_path: Path) -> None:
     rows = np.fromfile(finetuned.path / online.ONLINE, np.float32).reshape(90, -1)
     rewards = data.rewards.astype(np.float64)
     np.testing.assert_allclose(rows[:, 6], (1 - rewards.mean()) / (rewards.std() + 1e-6), rtol=1e-5)
-    with pytest.raises(AspcError, match="records no environment"):
+    with pytest.raises(AspcError, match="No environment is recorded in"):
         finetune(run, dataset=data, out=tmp_path / "x")
     with pytest.raises(AspcError, match="trained on arrays"):
         finetune(run, Line, out=tmp_path / "x")
@@ -330,8 +330,8 @@ def test_errors_of_the_command(finetuned: Run, offline: Run, capsys: Any) -> Non
 
     run, done = str(offline.path), str(finetuned.path)
     assert "--resume" in complaint()
-    assert "records no environment" in complaint(run)
-    assert "has no seed 1; it has 0, 5" in complaint(run, "--env", "maze2d-umaze", "--seed", "1")
+    assert "No environment is recorded in" in complaint(run)
+    assert "has no seed 1; choose from 0, 5" in complaint(run, "--env", "maze2d-umaze", "--seed", "1")
     assert "is already fine-tuned" in complaint(done)
     assert "was trained offline" in complaint("--resume", run)
     assert "keeps its settings" in complaint("--resume", done, "--noise", "0.3")

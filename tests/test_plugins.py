@@ -184,8 +184,8 @@ class Mine(BC):
         ("schedule = None", "The algorithm mine has no method schedule; add it to its class, Mine."),
         (
             "def policy(self, state): return state.no_such_part",
-            "policy() of the algorithm mine fails for the initial state (AttributeError: 'BCState' object has no "
-            "attribute 'no_such_part', mine.py, line 13). Fix it.",
+            "policy() of the algorithm mine fails for the initial state: AttributeError: 'BCState' object has no "
+            "attribute 'no_such_part', mine.py, line 13.",
         ),
         (
             "def policy(self, state): return state",
@@ -197,13 +197,13 @@ class Mine(BC):
         ),
         (
             "def policy(self, state): return super().policy(state)._replace(arrays={})",
-            "policy() of the algorithm mine returns arrays or settings that are not a deterministic policy for "
+            "policy() of the algorithm mine returns arrays or settings that do not form a deterministic policy for "
             "observations of size 4 and actions of size 2. Compare them with those of "
             "aspc.algorithms.td_learning.deterministic_policy.",
         ),
         (
             "def update(self, *given): return super().update(*given)[0], {'off': jnp.ones(3)}",
-            "The metric off of the algorithm mine has the shape (3,); make it a scalar, for example with .mean().",
+            "Metric off of algorithm mine has shape (3,); make it a scalar, for example with .mean().",
         ),
         (
             "def update(self, *given): return super().update(*given)[0]",

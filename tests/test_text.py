@@ -1,10 +1,10 @@
-"""Numbers in messages."""
+"""Numbers and choices in messages."""
 
 from __future__ import annotations
 
 import pytest
 
-from aspc.text import format_interval, format_number
+from aspc.text import format_interval, format_number, join_choices
 
 
 @pytest.mark.parametrize(
@@ -26,3 +26,11 @@ def test_numbers_keep_their_significant_digits(value: float, digits: int, sign: 
 
 def test_intervals_show_their_signs() -> None:
     assert format_interval(-6.596, 12345.6) == "[-6.596, +12,346]"
+
+
+def test_choices_are_joined_with_or() -> None:
+    assert [join_choices(given) for given in [("mean", "min"), (1, 2, 3), ("only",)]] == [
+        "'mean' or 'min'",
+        "1, 2 or 3",
+        "'only'",
+    ]

@@ -12,6 +12,11 @@ def join_limited(items: Sequence[str], limit: int, separator: str = ", ") -> str
     return f"{shown} and {len(items) - limit} more" if len(items) > limit else shown
 
 
+def join_choices(choices: Sequence[object]) -> str:
+    """Return "'a', 'b' or 'c'", with the `repr` of each choice."""
+    return " or ".join(filter(None, (", ".join(map(repr, choices[:-1])), repr(choices[-1]))))
+
+
 def count_noun(count: int, noun: str, verbs: tuple[str, str] | None = None) -> str:
     """Return "1 row" or "2 rows". With verbs, such as ("is", "are"), append the form that agrees."""
     text = f"{count:,} {noun}{'s' * (count != 1)}"

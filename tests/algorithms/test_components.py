@@ -184,7 +184,7 @@ def new_lambda(key: Any, in_size: int, out_size: int) -> Any:
         ),
         ({"actor": Integers}, "Integers has a JAX array of integers"),
         ({"actor": new_lambda}, "a different structure each time .* lambda"),
-        ({"actor": lambda key, n, m: make_mlp(key, n, m)}, "records its network by name, but .* has none"),
+        ({"actor": lambda key, n, m: make_mlp(key, n, m)}, "records its network by name, but .* has no name"),
         ({"actor": "residul"}, "Unknown network 'residul'"),
         ({"critic_optimizer": "adamx"}, "Unknown optimizer 'adamx'; did you mean .*adamw"),
         ({"critic_optimizer": partial(optax.sgd, momentum=0.9)}, "records its optimizer by name"),

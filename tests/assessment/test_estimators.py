@@ -194,7 +194,7 @@ def test_gains_above_what_the_logged_rewards_allow_give_a_warning(assessment, ev
     low = dataclasses.replace(evidence.dataset, rewards=np.minimum(evidence.dataset.rewards, -1.0))
     (warning,) = unattainable_gains([best], dataclasses.replace(evidence, dataset=low))
     most = -1.0 - (1 - DISCOUNT) * evidence.logged_returns[REWARD].mean
-    assert warning == f"better: the gain is overestimated: the logged rewards allow at most {most:+.4g} per step."
+    assert warning == f"better: the gain is overestimated: with the logged rewards, it is at most {most:+.4g} per step."
 
 
 def test_verdicts(assessment):
@@ -301,7 +301,7 @@ def test_critics_do_not_learn_from_the_other_half():
 
 
 def test_too_few_episodes_are_refused():
-    with pytest.raises(aspc.AspcError, match="3 episodes to assess policies on; at least 4 are needed"):
+    with pytest.raises(aspc.AspcError, match="3 episodes for assessing policies; at least 4 are required"):
         Evidence.of(make_log(3), {}, SMALL)
 
 

@@ -228,9 +228,9 @@ def test_rising_critics_are_not_an_over_estimation(tmp_path):
     (check,) = [c for c in report.checks if c.topic == "convergence of the critics"]
     assert check.level == "look"
     assert (
-        "In 0.0 % of the states, Q(s, π(s)) is above what the logged rewards allow, and in 100.0 % it is below"
-        in check.text
-    )
+        "In 0.0 % of the states, Q(s, π(s)) is above the possible range for the logged rewards, "
+        "and in 100.0 % it is below"
+    ) in check.text
     assert "Critics 1 and 2 of seed 0 have not converged" in check.text
     assert report.action_names == ("valve", "fan")
     hostile = dataclasses.replace(report, action_names=("$x_{$", "fan"))  # not a formula

@@ -107,7 +107,7 @@ def test_train_resume_and_evaluate_from_a_file(tmp_path, capsys):
     assert "behavior data" in out
     assert main(["train", "--resume", str(tmp_path / "run"), "--steps", "120"]) == 0
     assert "keep the original horizon" in capsys.readouterr().err
-    assert "records no environment" in rejected(capsys, ["eval", str(tmp_path / "run")])
+    assert "No environment is recorded in" in rejected(capsys, ["eval", str(tmp_path / "run")])
     assert "only --steps, --env and --dataset" in rejected(
         capsys, ["train", "--resume", str(tmp_path / "run"), "--alpha", "3"]
     )

@@ -167,9 +167,7 @@ def test_a_run_cannot_name_a_minari_dataset(mark: Path, capsys: pytest.CaptureFi
         for command in commands:
             assert main(command) == 2, command
             told = capsys.readouterr().err
-            assert "requests the environment 'minari:hostile-v0', which for safety is not loaded from a file" in told, (
-                command
-            )
+            assert "specifies the environment 'minari:hostile-v0', which is not loaded for safety" in told, command
     # What the run was trained on is loaded again only if it is on this machine.
     recorded = {**config["dataset"], "source": "minari:not/here-v0", "options": {}}
     Path("run/config.json").write_text(json.dumps({**config, "dataset": recorded}))

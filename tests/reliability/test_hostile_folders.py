@@ -45,7 +45,7 @@ def test_a_config_that_lacks_a_key_is_damaged(folders: Path, tmp_path: Path, nam
     within, key = (config["dataset"], name.partition("/")[2]) if "/" in name else (config, name)
     del within[key]
     (path / CONFIG).write_text(json.dumps(config))
-    with pytest.raises(AspcError, match=f"is damaged: {key} is missing or wrong"):
+    with pytest.raises(AspcError, match=f"is damaged: {key} is missing or invalid"):
         Run(path)
 
 

@@ -48,8 +48,8 @@ def test_integers_are_converted():
         ({"seeds": [2**31]}, "0 to 2,147,483,647"),
         ({"seeds": []}, "for example --seeds 0 1 2 3"),
         ({"seeds": [True, 2]}, "--seeds must be an integer"),
-        ({"checkpoint_every": -1}, r"--checkpoint-every must be 0 \(about one per minute\) or more, not -1"),
-        ({"monitor_every": -1}, r"--monitor-every must be 0 \(never\) or more"),
+        ({"checkpoint_every": -1}, r"--checkpoint-every must be at least 0 \(0: about one per minute\), not -1"),
+        ({"monitor_every": -1}, r"--monitor-every must be at least 0 \(0: never\), not -1"),
     ],
 )
 def test_invalid_options(changes, message):
@@ -60,11 +60,19 @@ def test_invalid_options(changes, message):
 @pytest.mark.parametrize(
     ("algo", "changes", "message"),
     [
-        ("aspc", {"scale_mode": "learn"}, "scale_mode must be one of learned, fixed, converged, linear, not 'learn'"),
-        ("aspc", {"outer_loss": "L2"}, "outer_loss must be one of L1, "),
-        ("aspc", {"l3_form": 6}, "l3_form must be one of 1, 2, 3, 4, 5, not 6"),
+        (
+            "aspc",
+            {"scale_mode": "learn"},
+            "scale_mode must be 'learned', 'fixed', 'converged' or 'linear', not 'learn'",
+        ),
+        ("aspc", {"outer_loss": "L2"}, "outer_loss must be 'L1', "),
+        ("aspc", {"l3_form": 6}, "l3_form must be 1, 2, 3, 4 or 5, not 6"),
         ("aspc", {"alpha": -1.0}, "must start above 0"),
-        ("td3_bc", {"reward_transform": "standard"}, "reward_transform must be one of none, return_range, standardize"),
+        (
+            "td3_bc",
+            {"reward_transform": "standard"},
+            "reward_transform must be 'none', 'return_range' or 'standardize'",
+        ),
         ("td3_bc", {"batch_size": 0}, "batch_size must be at least 1"),
         ("td3_bc", {"critic_hidden_dim": 0}, "critic_hidden_dim must be at least 1"),
         ("td3_bc", {"actor_hidden_layers": -1}, "actor_hidden_layers must be at least 0"),

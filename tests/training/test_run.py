@@ -172,7 +172,7 @@ def test_run_is_path_like(tiny, tmp_path):
     run = aspc.train(tiny, BC(batch_size=16, actor_hidden_dim=16), out=tmp_path / "run", **SHORT_BC)
     assert os.fspath(run) == str(tmp_path / "run")
     for same in (run, run.path, str(run.path)):
-        with pytest.raises(AspcError, match=r"run records no environment to evaluate in"):
+        with pytest.raises(AspcError, match=r"No environment is recorded in .*run; pass one with --env"):
             aspc.evaluate(same)
     with pytest.raises(AspcError, match="evaluate takes a run or the path of its folder, not Policy"):
         aspc.evaluate(run.policy)

@@ -62,13 +62,13 @@ def test_config_of_an_older_version_is_read_and_written() -> None:
     ("changes", "message"),
     [
         ({"format": 2}, r"written by a newer version of aspc \(format 2\)"),
-        ({"algo": 3}, "damaged: algo is missing or wrong"),
+        ({"algo": 3}, "damaged: algo is missing or invalid"),
         ({"steps": 0}, "damaged: --steps must be at least 1"),
-        ({"seeds": "0"}, "damaged: seeds is missing or wrong"),
+        ({"seeds": "0"}, "damaged: seeds is missing or invalid"),
         ({"seeds": [-1]}, "damaged: --seeds must be distinct integers"),
-        ({"hyperparameters": []}, "damaged: hyperparameters is missing or wrong"),
-        ({"versions": [1]}, "damaged: versions is missing or wrong"),
-        ({"dataset": {**DATASET, "fingerprint": None}}, "damaged: fingerprint is missing or wrong"),
+        ({"hyperparameters": []}, "damaged: hyperparameters is missing or invalid"),
+        ({"versions": [1]}, "damaged: versions is missing or invalid"),
+        ({"dataset": {**DATASET, "fingerprint": None}}, "damaged: fingerprint is missing or invalid"),
     ],
 )
 def test_damaged_config(changes: dict[str, Any], message: str) -> None:

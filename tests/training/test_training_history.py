@@ -286,7 +286,7 @@ def test_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     [
         ({"history": 0}, "--history must be at least 1, not 0"),
         ({"history": 1.5}, "--history must be an integer, not 1.5"),
-        ({"history_actions": True}, "--history-actions needs at least two observations; add --history 2 or more"),
+        ({"history_actions": True}, "--history-actions needs at least two observations; add --history 2 or higher"),
     ],
 )
 def test_invalid_options(changes: dict[str, Any], message: str) -> None:

@@ -8,8 +8,8 @@
 
 Critics, λ and targets are those of TD3+BC. The proposal is the VAE's reconstruction of π(s). As in the authors' code,
 it is not detached, so the gradient of the constraint also reaches the actor through the VAE. The authors' code uses 4
-hidden layers for the critics and 3 for the actor; the defaults here are the sizes in the paper's table. It fixes ε_A at
-0 everywhere. Using the same ε_A in both indicators is this implementation's interpretation.
+hidden layers for the critics and 3 for the actor, and fixes ε_A at 0; the default sizes here are those in the paper's
+table. Using the same ε_A in both indicators is this implementation's interpretation.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class LoggedValues(NamedTuple):
 
 
 class Proposal(NamedTuple):
-    """The VAE's actions, their Q-values, and two masks: `chosen` (the action is the actor's target) and `gate` (g)."""
+    """The VAE's proposals, their Q-values, and two masks: `chosen` (the actor's target is the proposal) and `gate`."""
 
     actions: Float[Array, "batch act"]
     q: Float[Array, "batch"]

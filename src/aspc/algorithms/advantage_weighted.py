@@ -3,8 +3,8 @@
     actor:  max_π  λ·Q(s, π(s)) − w(s, a)·(π(s) − a)²,   w = u / mean u,   u = min(exp(A / T), 100)
     value:  V(s) → τ-expectile of min_k Q'_k(s, a), as in IQL;   A = min_k Q'_k(s, a) − V(s),   T = mean|A|
 
-The paper gives no formula for the weight; this is our interpretation. Term L3 of the outer loss uses the unweighted
-BC loss.
+The paper gives no formula for the weight; this one is the library's interpretation. Term L3 of the outer loss uses the
+unweighted BC loss.
 """
 
 from __future__ import annotations

@@ -1,15 +1,16 @@
 """Networks and formulas for discrete actions: a product policy, and critics with one output per combination.
 
-An action has factors, which are discrete (one of several options) or continuous. A *combination* is one option for each
-discrete factor; j is the index of a combination. Actions are the columns of `aspc.action_space`, rescaled to [-1, 1]: 1
-for the chosen option, −1 for the others.
+The dimensions of an action, its *factors*, are discrete (one of several options) or continuous. A *combination* is one
+option for each discrete factor; j is the index of a combination. Actions are the columns of `aspc.action_space`,
+rescaled to [-1, 1]: 1 for the chosen option, −1 for the others.
 
     policy       π(a|s) = Π_f π_f(a_f|s) for discrete factors (softmax over allowed options);   π_c(s) = tanh(·)
                  for continuous factors
     constraint   c(s, a) = −Σ_f log π_f(a_f|s) + mean (π_c(s) − a_c)²                  cross-entropy plus squared error
     value        E_π[Q](s) = Σ_j π(j|s)·Q(s, π_c(s))[j]
 
-The unweighted sum in c and the deterministic policy for continuous factors are our interpretations.
+The ASPC paper covers only continuous actions. The unweighted sum in c and the deterministic policy for continuous
+factors are this library's interpretation.
 """
 
 from __future__ import annotations
@@ -39,14 +40,14 @@ MAX_COMBINATIONS = 1_024
 
 
 class Factors(eqx.Module):
-    """The static description of an action: options per factor (0 if continuous), and the columns with a mask."""
+    """The static description of an action: the options per factor (0 if continuous) and the masked columns."""
 
     sizes: tuple[int, ...] = eqx.field(static=True)
     masked: tuple[int, ...] = eqx.field(static=True)
 
     @classmethod
     def of(cls, spec: Spec) -> Factors:
-        """Return the factors of a task. If the task describes none, all factors are continuous.
+        """Return the factors of a task's actions, which are all continuous if the task does not list any.
 
         Raises:
             AspcError: There are more than `MAX_COMBINATIONS` combinations; the critics need one output for each.
@@ -80,12 +81,12 @@ class Factors(eqx.Module):
         return actions[..., self.number_columns]
 
     def combination(self, actions: Float[Array, "*batch act"]) -> Float[Array, "*batch combinations"]:
-        """Return the combinations that actions in [-1, 1] choose, as one-hot vectors."""
+        """Return the combinations chosen by actions in [-1, 1], as one-hot vectors."""
         chosen = (actions + 1) / 2
         return self.over_choices(chosen, jnp.multiply, 1.0)
 
     def over_choices(self, columns: Float[Array, "*batch act"], combine: Any, start: float) -> Array:
-        """Return [*batch, combinations]: the columns of each combination's options, reduced with `combine`."""
+        """Reduce the columns of each combination's options with `combine`, to [*batch, combinations]."""
         total: Array = jnp.full((*columns.shape[:-1], len(self.options)), start, columns.dtype)
         for block in self.choice_blocks:
             index = block.start + self.options[:, block].argmax(1)
@@ -93,7 +94,7 @@ class Factors(eqx.Module):
         return total
 
     def allowed(self, observations: Float[Array, "*batch obs"]) -> Bool[Array, "*batch act"]:
-        """Return whether the masks, the last entries of an observation, allow each column."""
+        """Return, per column, whether it is allowed by the masks (the last entries of an observation)."""
         allowed = jnp.ones((*observations.shape[:-1], factor_slices(self.sizes)[-1].stop), bool)
         if not self.masked:
             return allowed
@@ -101,7 +102,7 @@ class Factors(eqx.Module):
         return allowed.at[..., np.array(self.masked)].set(masks)
 
     def allowed_combinations(self, observations: Float[Array, "*batch obs"]) -> Bool[Array, "*batch combinations"]:
-        """Return whether the masks allow each combination."""
+        """Return, per combination, whether it is allowed by the masks."""
         return self.over_choices(self.allowed(observations).astype(observations.dtype), jnp.minimum, 1.0) > 0
 
 
@@ -165,7 +166,7 @@ class ChoiceCritic(eqx.Module):
 
 
 class ChoiceCritics(Ensemble):
-    """Twin critics for discrete actions. `critics(s, a)` returns [members, batch]; `values` covers all combinations."""
+    """Twin critics for discrete actions. Call `critics(s, a)` for one action, `values` for all combinations."""
 
     def values(self, *inputs: Array) -> Float[Array, "critics *batch combinations"]:
         """Return the Q-values of all combinations for each critic."""

@@ -195,7 +195,7 @@ def _name_of(kind: str, choice: Any) -> str:
     name = getattr(choice, "__name__", "<unnamed>")
     if name.startswith("<") or not callable(choice):
         raise AspcError(
-            f"A run records its {kind} by name, but {choice!r} has none. Make it a function or a class, or register it "
+            f"A run records its {kind} by name, but {choice!r} has no name. Pass a function or a class, or register it "
             f"with register_{kind}."
         )
     if name in _factories(kind) and (kind, name) not in _AUTOMATIC:

@@ -7,9 +7,9 @@
     actor:   min_π  E[α·log π(u|s) − min_k Q_k(s, u)],   u ~ π(s)
     α:       learned so that the entropy of π stays at −dim(a)
 
-The sampled actions are n uniform ones, n from π(s) and n from π(s'); Q is evaluated at s for all of them. All losses
+The sampled actions are n uniform actions, n from π(s) and n from π(s'); Q is evaluated at s for all of them. All losses
 use the parameters from the start of the step. The scale is α_cql, so the inner step updates the critics. Appendix D
-does not define Q(s, π(s)) for two critics and a stochastic policy; here it is min_k Q_k(s, u) with the actor loss's u.
+does not define Q(s, π(s)) for two critics and a stochastic policy; here it is min_k Q_k(s, u), u as in the actor loss.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class CQL(CustomActorCritic, ScalableAlgorithm[CQLState, Samples]):
     cql_alpha: NonNegative = 10.0
     """Weight of the penalty."""
     penalty: Literal["importance", "logsumexp", "policy"] = "importance"
-    """Penalty: importance-weighted log-sum-exp (public code), plain log-sum-exp, or the mean under π (appendix D)."""
+    """Penalty: importance-weighted log-sum-exp (authors' code), plain log-sum-exp, or the mean under π (appendix D)."""
     n_actions: Count = 10
     """Number n of sampled actions of each kind: uniform, from π(s) and from π(s')."""
     temperature: NonNegative = 1.0

@@ -4,10 +4,10 @@
              e ~ N(0, 1), t one of N diffusion steps, a₀ a sample of the policy, {i, j} = {1, 2} in random order
     critics: Q_k(s, a) → r + γ·min_k Q'_k(s', a₀'),   a₀' a sample of the averaged policy
 
-Appendix D divides Q_i by its own mean (`normalize_by="same"`). The gradients of actor and critics are clipped by
-norm. The average of the actor's weights starts at the initial weights and is not updated before step `ema_start`, as in
-the authors' code. To act, the policy samples 50 candidates from the actor itself, not from its average, and draws one
-of them from the softmax of min_k Q'_k.
+Appendix D divides Q_i by its own mean (`normalize_by="same"`). The gradients of the actor and the critics are clipped
+by norm. The average of the actor's weights starts at the initial weights and is not updated before step `ema_start`, as
+in the authors' code. To act, the policy samples 50 candidates from the actor itself, not from its average, and draws
+one of them from the softmax of min_k Q'_k.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from aspc.optim import Optimizer, global_norm
 from aspc.policy_kinds import NoiseInput
 
 BACKUP_SAMPLES = 10  # next actions per state with `max_q_backup`
-CANDIDATES = 50  # actions sampled per state; the exported policy draws one of them by its Q
+CANDIDATES = 50  # actions sampled per state; the exported policy draws one of them, weighted by Q
 
 
 class DiffusionSchedule(NamedTuple):
@@ -110,7 +110,7 @@ class DiffusionQL(CustomActorCritic, ScalableAlgorithm[DiffusionQLState, None]):
     max_q_backup: bool = False
     """Use the best of 10 next actions in the critics' target."""
     max_grad_norm: NonNegative = 1.0
-    """Maximum gradient norm of actor and critics; larger gradients are clipped."""
+    """Maximum gradient norm of the actor and the critics; larger gradients are clipped."""
     diffusion_steps: Count = 5
     """Number N of diffusion steps."""
     ema_rate: Fraction = 5e-3
@@ -126,7 +126,7 @@ class DiffusionQL(CustomActorCritic, ScalableAlgorithm[DiffusionQLState, None]):
     hidden_dim: Count = 256
     """Width of all hidden layers (Mish)."""
     hidden_layers: Depth = 3
-    """Number of hidden layers of actor and critics."""
+    """Number of hidden layers of the actor and the critics."""
     time_dim: Annotated[int, Range(4, even=True)] = 16
     """Size of the embedding of the diffusion step."""
     normalize_observations: bool = False

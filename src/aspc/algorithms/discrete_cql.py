@@ -9,7 +9,7 @@ has no factor ½. To compare algorithms fairly, this project uses two critics, t
 in the policy. Continuous actions are not supported.
 
 The scale is α_cql, so the inner step updates the critics. With a learned scale, the constraint is the penalty per
-sample, and Q(s, π(s)) is max_j mean_k Q_k(s)[j]; this is our interpretation.
+sample, and Q(s, π(s)) is max_j mean_k Q_k(s)[j]; this is the library's interpretation.
 """
 
 from __future__ import annotations

@@ -4,8 +4,9 @@
     critics: Q_k(s, a) → r + γ·V(s')
     actor:   min_π  E[w·c(s, a)],   w = min(exp(β·A), 100),   c as in `choices.py`
 
-For a learned β, the outer loss uses E_π[min_k Q_k](s) instead of the critics at the policy's mean; this is our
-interpretation. Continuous factors are deterministic, as in IQL's deterministic policy.
+The ASPC paper covers only continuous actions. For a learned β, the outer loss in this library uses E_π[min_k Q_k](s)
+instead of the critics at the policy's mean. The policy is deterministic in continuous action dimensions, as IQL's
+deterministic policy is.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ Noise = dict[str, Array]
 State = TypeVar("State")
 Extra = TypeVar("Extra")
 
-# The parts of an update. INNER is the step that the scale affects: that of the actor or, for CQL, of the critics.
+# The parts of an update. INNER is the step that the scale affects: the actor's or, for CQL, the critics' step.
 CRITIC, INNER, SCALE = "critic", "inner", "scale"
 Parts = frozenset[str]
 

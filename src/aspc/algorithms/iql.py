@@ -125,7 +125,7 @@ class IQL(CustomActorCritic, ScalableAlgorithm[IQLState, Array]):
 
     # -- value and critics -------------------------------------------------------------------------------------
     def prepare(self, state: IQLState, batch: Batch, noise: Noise, parts: Parts) -> Context[IQLState, Array]:
-        """Update V and the critics, whose loss ½·Σ_k mean (Q_k(s, a) − y)² takes y from V before its update."""
+        """Update V, and the critics with the loss ½·Σ_k mean (Q_k(s, a) − y)², where y uses V before its update."""
         s, a = batch.observations, batch.actions
         target_q = state.critics_target(s, a).min(0)
 

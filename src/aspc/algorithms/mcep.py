@@ -33,7 +33,7 @@ class MCEP(TwoPolicies[TwoPoliciesState]):
     """TD3+BC whose critics bootstrap from a constrained policy, while a less constrained one acts."""
 
     evaluation_alpha: NonNegative = 10.0
-    """Scale αᵉ of the policy that acts; `alpha` is the scale of the policy that the critics bootstrap from."""
+    """Scale αᵉ of the policy that acts; `alpha` is the scale of the policy in the critics' targets."""
 
     def second_scale(self, scale: Array | float) -> Array | float:
         return self.evaluation_alpha

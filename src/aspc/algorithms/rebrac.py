@@ -100,7 +100,7 @@ class ReBRAC(TD3[TD3State]):
         """Fit the critics. The penalty is masked together with Q', so terminal transitions have no penalty."""
         s_next = batch.next_observations
         next_actions = self.next_actions(state, batch, noise)
-        assert batch.next_actions is not None, "ReBRAC needs the action logged after each transition"
+        assert batch.next_actions is not None, "ReBRAC requires the action logged after each transition"
         penalty = jnp.square(next_actions - batch.next_actions).sum(-1)
         next_q = state.critics_target(s_next, next_actions).min(0) - self.beta2 * penalty
         y = bootstrap(batch, self.discount, next_q)

@@ -38,7 +38,7 @@ from aspc.networks import DeterministicActor, fan_in_init, robust_critic_init
 
 
 class TDTarget(NamedTuple):
-    """The critics' target y and the next actions a' that it is computed from."""
+    """The critics' target y, and the next actions a' used to compute it."""
 
     y: Float[Array, "batch"]
     next_actions: Float[Array, "batch act"]

@@ -120,5 +120,5 @@ def deterministic_policy(actor: Callable[..., Array], observation_size: int | No
             arrays, settings = mlp_arrays(net), {**settings, "output": "tanh"}
             return PolicyExport("deterministic", arrays, settings, lambda s: actor(s) / actor.max_action)
     if observation_size is None:
-        raise AspcError("deterministic_policy needs observation_size to export this actor. Pass it, or export its net.")
+        raise AspcError("deterministic_policy needs observation_size to export this actor. Pass it, or pass its net.")
     return traced_policy(lambda actor, s: actor(s) / getattr(actor, "max_action", 1.0), actor, observation_size)

@@ -91,7 +91,7 @@ class TwoPolicies(TD3BC[TwoPoliciesT], Generic[TwoPoliciesT]):
         return scale
 
     def first_step(self, ctx: Context[TwoPoliciesT, Any], scale: Array | float) -> Inner:
-        """Take one step of the policy that the critics bootstrap from."""
+        """Take one step of the policy in the critics' targets."""
         return TD3BC.inner_step(self, ctx, scale)
 
     def second_step(self, ctx: Context[TwoPoliciesT, Any], scale: Array | float) -> Inner:
@@ -122,7 +122,7 @@ class TwoScales(TwoPolicies[TwoScalesState], AveragedPolicy[TwoScalesState]):
     """TD3+BC with a second policy, whose scale is a multiple of the first's and which acts with averaged weights."""
 
     acting_ratio: NonNegative = 2.0
-    """Scale of the policy that acts, as a multiple of the scale of the policy that the critics bootstrap from."""
+    """Scale of the acting policy, as a multiple of the scale of the policy in the critics' targets."""
 
     def start(self, *networks: Any) -> TwoScalesState:
         state = self.two_policies_state(*networks)

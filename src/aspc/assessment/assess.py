@@ -41,7 +41,7 @@ SMALL_LOSS = 0.2  # default margin in standard deviations of logged returns: Coh
 
 Source = Dataset | str | os.PathLike[str]
 RunSource = Run | str | os.PathLike[str]
-Notify = Callable[[int, int, str], None]  # steps done, steps in total, part
+Notify = Callable[[int, int, str], None]  # completed steps, total steps, current stage
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +92,7 @@ class Assessment:
     level: float
     margin: float
     controller: dict[str, LoggedReturns]
-    """Logged discounted sums by signal."""
+    """The logged discounted sums, by signal."""
     policies: list[PolicyAssessment]
     calibration: IntervalCalibration = CALIBRATION
     warnings: list[str] = field(default_factory=list)
@@ -145,11 +145,11 @@ def assess(
             assessed on all episodes of the dataset, so pass episodes that it was not trained on.
         dataset: The data for the assessment. Default: the episodes of the runs' data that training held out
             (`holdout`).
-        kpis: Names of further log columns for which to estimate the difference.
+        kpis: Names of additional log columns for which to estimate the difference.
         checkpoints: Assess all checkpoints of the runs instead of their final policies.
         on_training_data: Use all episodes, including those that the policies were trained on.
         options: Options for the estimators.
-        notify: Called with the number of completed steps, the total number of steps and the current part.
+        notify: Called with the number of completed steps, the total number of steps and the current stage.
         vectorize: Fit the critics of all policies in parallel. Default: True only on an accelerator.
         data_options: Options for loading the dataset with `aspc.data.load`.
 
@@ -250,10 +250,10 @@ def judge(
 
 
 def unattainable_gains(policies: list[PolicyAssessment], evidence: Evidence) -> list[str]:
-    """Return a warning about each policy whose estimated return is above what the logged rewards allow."""
+    """Return a warning about each policy whose estimated return is above the maximum for the logged rewards."""
     log, discount = evidence.dataset, evidence.options.discount
     limit = value_bounds(log.rewards, bool(log.terminals.any()), discount)[1] - evidence.logged_returns[REWARD].mean
-    text = f"the gain is overestimated: the logged rewards allow at most {(1 - discount) * limit:+.4g} per step"
+    text = f"the gain is overestimated: with the logged rewards, it is at most {(1 - discount) * limit:+.4g} per step"
     return [f"{p.name}: {text}." for p in policies if p.has_estimate(REWARD) and p.reward.difference > limit]
 
 

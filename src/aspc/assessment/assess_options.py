@@ -25,7 +25,7 @@ class AssessOptions(FQEOptions):
     model_steps: int = 5_000
     """Number of minibatches for fitting the dynamics models and, separately, the behavior density."""
     rollouts: int = 64
-    """Maximum number of logged start states to simulate from, per dynamics model."""
+    """Maximum number of logged start states for simulations, per dynamics model."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -26,9 +26,10 @@ MAX_DRAWN = 20
 
 def render_page(assessment: Assessment) -> str:
     """Return the page as HTML."""
+    tested = "the policy" if len(assessment.policies) == 1 else "any policy"
     page = render_template(
         "assessment_page.html",
-        title=f"Better than the logged controller of {assessment.dataset}?",
+        title=f"Is {tested} better than the controller logged in {assessment.dataset}?",
         recommendation=describe_selection(assessment),
         policies=[_card(assessment, policy) for policy in assessment.policies],
         episodes=assessment.episodes,

@@ -38,7 +38,7 @@ def explain_none(assessment: Assessment) -> str:
         return "no policy is both better and close to the logged actions"
     verb = "policy is" if len(better) == 1 else "policies are"
     chance = f"the best of {count} can look better by chance"
-    return f"{len(better)} {verb} better, but {chance}; compare fewer, or use more data"
+    return f"{len(better)} {verb} better, but {chance}; compare fewer policies, or use more data"
 
 
 def describe_calibration(assessment: Assessment) -> str:
@@ -63,13 +63,13 @@ def describe_estimate(estimate: DifferenceEstimate) -> str:
 
 
 def describe_agreement(policy: PolicyAssessment) -> str:
-    """Describe how far the critics and the estimators agree on the reward."""
+    """Describe how well the critics and the estimators agree on the reward."""
     parts, combined = [], policy.reward
     if (critics := policy.critics_agreement) is not None:
         parts.append(f"{critics[0]} of {critics[1]} critics agree on the sign")
     if len(combined.used) > 1:
         excess = combined.disagreement
-        apart = f"differ by {format_number(excess, digits=2)} more than" if excess else "agree within"
+        apart = f"differ by {format_number(excess, digits=2)} beyond" if excess else "agree within"
         parts.append(f"{len(combined.used)} estimators {apart} their errors")
     elif combined.is_known:
         parts.append(f"{combined.used[0]} is the only estimator that applies")

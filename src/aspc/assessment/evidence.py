@@ -1,6 +1,6 @@
 """The evidence that all estimators share: held-out episodes, split into halves, and the signals to estimate.
 
-Every fitted part (critics, dynamics models, the behavior's density) has an even number of members. Members 2j and
+Every fitted ensemble (critics, dynamics models, the behavior density) has an even number of members. Members 2j and
 2j + 1 are fitted on complementary random halves of the episodes. The variance of an estimate over half-samples equals
 the variance of the estimate from all episodes, so the spread of the members measures how precisely the data determines
 the estimate. Every episode also has members that were not fitted on it.
@@ -84,7 +84,7 @@ def _variance_of_mean(values: np.ndarray, groups: np.ndarray) -> float:
     return float(np.square(centered).sum() / len(values) ** 2 * count / max(count - 1, 1))
 
 
-Show = Callable[[int, str], None]  # called with an estimator's completed steps and the name of the current part
+Show = Callable[[int, str], None]  # called with an estimator's completed steps and the name of the current stage
 
 
 class Estimator(Protocol):
@@ -108,7 +108,7 @@ class Evidence:
     """[members, episodes]: true if the member is fitted on the episode."""
     options: AssessOptions
     history: History = NEWEST_ONLY
-    """The history that makes up a state."""
+    """The history that forms a state."""
 
     @classmethod
     def of(
@@ -122,9 +122,9 @@ class Evidence:
 
         Args:
             dataset: The held-out episodes.
-            kpis: Further columns to estimate, by name.
+            kpis: Additional columns to estimate, by name.
             options: Options of the estimators.
-            history: The history that makes up a state.
+            history: The history that forms a state.
 
         Raises:
             AspcError: The dataset has too few episodes.
@@ -133,7 +133,7 @@ class Evidence:
         count = int(states.groups.max()) + 1
         if count < MIN_EPISODES:
             raise AspcError(
-                f"{dataset.name} has {count} episodes to assess policies on; at least {MIN_EPISODES} are needed. "
+                f"{dataset.name} has {count} episodes for assessing policies; at least {MIN_EPISODES} are required. "
                 "Hold out more episodes (aspc train --holdout), or pass more data with --dataset."
             )
         rng, halves = np.random.default_rng(options.seed), np.zeros((options.critics, count), bool)
@@ -144,7 +144,7 @@ class Evidence:
 
     @cached_property
     def stacked(self) -> Dataset:
-        """The dataset with stacked observations: the states that critics, models and densities are fitted on."""
+        """The dataset with stacked observations, on which critics, models and densities are fitted."""
         return stack_dataset(self.dataset, self.history)
 
     @cached_property
@@ -194,7 +194,7 @@ class Evidence:
         return LoggedReturns(float(start_values.mean()), std, is_complete, spread)
 
     def controller_error(self, signal: str, controller: float) -> float:
-        """Return the error of a method that estimates the logged controller at `controller`; 0 if it is unknown.
+        """Return the error of a method whose estimate for the logged controller is `controller`; 0 if unknown.
 
         The logged controller is the only policy whose value is known. The method's error for other policies is unlikely
         to be smaller, so the estimators add this error to the standard errors of their differences.
@@ -203,11 +203,11 @@ class Evidence:
         return abs(controller - logged.mean) if logged.is_complete else 0.0
 
     def reason_to_distrust(self, signal: str, controller: float) -> str | None:
-        """Return the reason to distrust a method that estimates the logged controller at `controller`, or None."""
+        """Return the reason to distrust a method whose estimate for the controller is `controller`, or None."""
         if not np.isfinite(controller):
             return "its estimate of the logged controller is not finite"
         logged = self.logged_returns[signal]
         if self.controller_error(signal, controller) <= max(MISJUDGED_STDS * logged.std, 0.1 * abs(logged.mean)):
             return None
         estimate, mean = format_number(controller), format_number(logged.mean)
-        return f"it estimates the logged controller at {estimate}, but the log shows {mean}"
+        return f"its estimate of the logged controller is {estimate}, but the logged mean is {mean}"

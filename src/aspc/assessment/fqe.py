@@ -1,4 +1,4 @@
-"""Fitted-Q evaluation: the value of a policy from logs alone.
+"""Fitted-Q evaluation: estimating the value of a policy from logs alone.
 
     Q_k(s, a) → r + γ·(1 − done)·Q'_k(s', π(s')),      J(π) = E[Q(s₀, π(s₀))] over the first states of episodes
 
@@ -178,7 +178,7 @@ class FQE:
     ) -> FQEState:
         """Train on `steps` minibatches for every policy. The rows of a minibatch depend only on the step.
 
-        `weights[i, j]` is the weight of row i in the loss of critic j. Zeros fit a critic to a part of the data.
+        `weights[i, j]` is the weight of row i in the loss of critic j. Rows with weight 0 are ignored.
         """
         key = jax.random.key(self.options.seed + 1)
 

@@ -61,9 +61,9 @@ def _read_columns(
     try:
         again = data.load(source, **{**options, "kpis": list(names)})
     except AspcError as error:
-        raise AspcError(f"The KPI {names[0]!r} cannot be read: {error}") from error
+        raise AspcError(f"KPI {names[0]!r} cannot be read: {error}") from error
     if len(again) != len(dataset):
         raise AspcError(
-            f"With the KPI {names[0]!r}, {dataset.name} has {len(again):,} rows instead of {len(dataset):,}."
+            f"Reading the KPI {names[0]!r} gives {len(again):,} instead of {len(dataset):,} rows; choose another KPI."
         )
     return {name: column for name, column in _columns(again).items() if name in names}

@@ -34,7 +34,7 @@ class Support:
     state_distances: np.ndarray
     """Distance from each state to the farthest of its neighbors."""
     unit: np.ndarray
-    """[act]: the size of a scaled distance of 1, in the units of the logged actions."""
+    """[act]: the distance in units of the logged actions that equals a scaled distance of 1."""
     action_names: tuple[str, ...]
     choices: tuple[ChoiceSupport, ...] = ()
     """The support of each discrete action."""
@@ -132,13 +132,13 @@ class LoggedNeighbors:
             data: The log.
             rows: The rows.
             seed: Seed of the random rows.
-            history: The history that makes up a state.
+            history: The history that forms a state.
 
         Raises:
             AspcError: If the dataset has a single row.
         """
         if len(data) < 2:
-            raise AspcError("A single row of data has no neighbor to compare with; pass more data.")
+            raise AspcError("Finding similar states requires at least two rows of data; pass more data.")
         if rows is None:
             rng = np.random.default_rng(seed)
             rows = np.sort(rng.choice(len(data), min(SUPPORT_STATES, len(data)), replace=False))

@@ -45,7 +45,7 @@ def policy_folders(path: Path) -> list[Path]:
         return [path]
     found = sorted(file.parent for file in (path / "policy").rglob(WEIGHTS)) if (path / "policy").is_dir() else []
     if not found:
-        raise AspcError(f"There is no policy in {path}; pass the folder of a run or of a policy.")
+        raise AspcError(f"No policy found in {path}; pass the folder of a run or of a policy.")
     return found
 
 
@@ -175,7 +175,7 @@ def dataset_of(paths: Iterable[Path], dataset: str | None, options: Mapping[str,
         dataset, recorded = _trained_on(list(paths))
         loaded = load_recorded(dataset, recorded)
     if not isinstance(loaded, Dataset):
-        raise AspcError(f"{dataset} is packed for streaming; use --dataset to pass the data that it was packed from.")
+        raise AspcError(f"{dataset} is packed for streaming; pass the original data with --dataset.")
     return loaded
 
 
@@ -344,7 +344,7 @@ def checkpoint_policies(paths: Iterable[Path], dataset: Dataset) -> list[Candida
             raise AspcError(f"{path} has no checkpoint; omit --checkpoints to assess its saved policies.")
         if not trained.same_data:
             raise AspcError(
-                f"{dataset.name} is not the data that {path} was trained on; --checkpoints needs that data."
+                f"{dataset.name} is not the data that {path} was trained on; --checkpoints requires that data."
             )
         for step, state in trained.states(steps).items():
             for seed, policy in trained.policies(step, state).items():

@@ -67,7 +67,7 @@ def check_distance(inspected: InspectedPolicy) -> Measurement:
     """Compare the policy's actions with those logged in similar states."""
     topic = "distance from the data"
     if len(inspected.dataset) < 2:
-        return Measurement(TrustCheck("unknown", "distance", "A single row of data has no neighbor to compare with."))
+        return Measurement(TrustCheck("unknown", "distance", "This check requires at least two rows of data."))
     support = LoggedNeighbors.of(inspected.dataset, inspected.rows, history=inspected.policy.history).measure(
         inspected.actions
     )
@@ -146,7 +146,7 @@ def check_values(inspected: InspectedPolicy) -> Measurement:
     too_high_level = grade(impossible, IMPOSSIBLE)
     # The level of values that are too low is at most "look", never "worry".
     too_low_level: Level = "look" if too_low > IMPOSSIBLE[0] else "good"
-    text = f"In {100 * impossible:.1f} % of the states, Q(s, π(s)) is above what the logged rewards allow"
+    text = f"In {100 * impossible:.1f} % of the states, Q(s, π(s)) is above the possible range for the logged rewards"
     if too_low_level != "good":
         text += f", and in {100 * too_low:.1f} % it is below"
     if has_returns:
@@ -161,7 +161,7 @@ def check_values(inspected: InspectedPolicy) -> Measurement:
             f"Q of logged actions is {format_number(found.mean_q)} on average, and the logged return is "
             f"{format_number(found.mean_return)} "
             f"(difference: {found.bias_in_stds:+,.1f} standard deviations; correlation: {found.correlation:.2f}). "
-            f"{text}. Q is the value of the learned policy, so it is somewhat higher for a policy better than the logs."
+            f"{text}. Q is the value of the learned policy, so it is higher if that policy is better than the log."
         )
     else:
         text += ". Too few logged returns are complete to compare Q with them."

@@ -95,7 +95,7 @@ class AntMazeEnv(gym.Env[np.ndarray, np.ndarray]):
 
 
 def _make_ant(ant_class: Any, rows: tuple[str, ...]) -> Any:
-    """Return OGBench's ant in a maze. Uses a temporary file, since Gymnasium's base class only loads files."""
+    """Return OGBench's ant in a maze, loaded from a temporary file, since Gymnasium's base class requires a file."""
     tree = ET.parse(ant_class.xml_file)
     _add_walls(tree, rows)
     handle, path = tempfile.mkstemp(suffix=".xml")

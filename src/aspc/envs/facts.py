@@ -96,7 +96,7 @@ def is_continuing(name: str) -> bool:
 
 
 def reference_scores(name: str) -> tuple[float, float] | None:
-    """Return the returns that correspond to normalized scores 0 and 100, or None if the benchmark defines none."""
+    """Return the episode returns that correspond to normalized scores 0 and 100, or None if there are none."""
     if name.startswith(minari_store.PREFIX):
         return minari_store.reference_scores(name)
     return tasks.reference_scores(name)

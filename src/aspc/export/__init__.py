@@ -54,7 +54,7 @@ def export(
     if format == "onnx" and on_invalid not in (None, "nan"):
         raise AspcError(
             f"An ONNX graph does not support --on-invalid {on_invalid}: an invalid observation gives a NaN action. "
-            "Omit the option and check for NaN, or export to numpy."
+            "Omit the option and check for NaN, or use --format numpy."
         )
     if format not in DEFAULT_NAMES:
         raise unknown_name("export format", str(format), DEFAULT_NAMES)

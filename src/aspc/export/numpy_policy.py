@@ -90,7 +90,7 @@ def reset() -> None:
 
 
 def choose(observations: Any, on_invalid: str | None = None) -> Any:
-    """Return the name of the chosen option, or a dictionary of names and numbers if the action has several factors.
+    """Return the name of the chosen option, or a dictionary of names and numbers if the action has several dimensions.
 
     Raises:
         ValueError: All actions of the policy are continuous, or an observation has the wrong shape or is invalid.
@@ -101,7 +101,7 @@ def choose(observations: Any, on_invalid: str | None = None) -> Any:
 def logits(observations: Any) -> np.ndarray:
     """Return the logits. The option with the largest logit is chosen.
 
-    For continuous factors, return the values before tanh.
+    For continuous action dimensions, return the values before tanh.
 
     Raises:
         ValueError: The policy has no logits, or an observation has the wrong shape or is invalid.

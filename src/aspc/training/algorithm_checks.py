@@ -60,7 +60,7 @@ def _check_policy(name: str, algorithm: Algorithm[Any], state: PyTree, loop: Loo
         raise
     except Exception as error:  # user code can raise any exception
         problem = f"{type(error).__name__}: {first_line(error)}{_user_code_line(error)}"
-        raise AspcError(f"policy() of the algorithm {name} fails for the initial state ({problem}). Fix it.") from error
+        raise AspcError(f"policy() of the algorithm {name} fails for the initial state: {problem}.") from error
     (export,) = exports
     if not isinstance(export, PolicyExport):
         raise AspcError(
@@ -76,7 +76,7 @@ def _check_policy(name: str, algorithm: Algorithm[Any], state: PyTree, loop: Loo
         is_valid = False
     if not is_valid:
         raise AspcError(
-            f"policy() of the algorithm {name} returns arrays or settings that are not a {export.kind} policy for "
+            f"policy() of the algorithm {name} returns arrays or settings that do not form a {export.kind} policy for "
             f"observations of size {sizes[0]} and actions of size {sizes[1]}. Compare them with those of "
             "aspc.algorithms.td_learning.deterministic_policy."
         )
@@ -96,7 +96,7 @@ def _check_metrics(name: str, algorithm: Algorithm[Any], state: PyTree, loop: Lo
         for metric, value in metrics.items():
             if value.shape:
                 raise AspcError(
-                    f"The metric {metric} of the algorithm {name} has the shape {value.shape}; make it a scalar, for "
+                    f"Metric {metric} of algorithm {name} has shape {value.shape}; make it a scalar, for "
                     "example with .mean()."
                 )
 

@@ -133,7 +133,7 @@ def _read(path: Path) -> dict[str, Any]:
     names = [PurePosixPath(name) for kind in ("files", "tables", "prefixes") for name in content[kind]]
     outside = any(name.is_absolute() or ".." in name.parts or "\0" in str(name) for name in names)
     if outside or not isinstance(content.get("finished"), bool):
-        raise AspcError(f"{path} is damaged: it names files outside of the run, or lacks the entry 'finished'.")
+        raise AspcError(f"{path} is damaged: it names files outside the run, or has no entry 'finished'.")
     return content
 
 

@@ -63,7 +63,7 @@ def episode_seeds(run_seed: int, step: int, episodes: int) -> list[int]:
 
 @dataclass(frozen=True)
 class PendingEvaluation:
-    """An evaluation that may still be running; each share is a part of its episodes."""
+    """An evaluation that may still be running; its episodes are divided into shares."""
 
     shares: list[Future[list[Episode]]]
 

@@ -74,7 +74,7 @@ def finetune(
         raise AspcError(f"{offline.path} is already fine-tuned; continue with: aspc finetune --resume {offline.path}.")
     seed = offline.seeds[0] if seed is None else seed
     if seed not in offline.seeds:
-        raise AspcError(f"{offline.path} has no seed {seed}; it has {', '.join(map(str, offline.seeds))}.")
+        raise AspcError(f"{offline.path} has no seed {seed}; choose from {', '.join(map(str, offline.seeds))}.")
     environment = _environment_of(offline, env)
     trained = _load_offline(offline, dataset, env)
     steps = trained.checkpoint_steps()
@@ -126,7 +126,7 @@ def resume(
 def _environment_of(run: Run, env: str | Callable[[], Any] | None) -> str | Callable[[], Any]:
     environment = env or run.env
     if environment is None or environment == ENV_FUNCTION:
-        raise AspcError(f"{run.path} records no environment to continue in; pass one with --env.")
+        raise AspcError(f"No environment is recorded in {run.path}; pass one with --env.")
     return environment
 
 

@@ -80,7 +80,7 @@ def train_fleet(
         vectorize: Run members in parallel instead of one after the other. Default: chosen for the device.
         quiet: Hide progress.
         on_progress: Called with the current and the last step after each chunk.
-        callbacks: As for `train`. They see all members, and stopping ends the whole fleet.
+        callbacks: As for `train`. They receive the events of all members; a requested stop ends the whole fleet.
     """
     out, callbacks = Path(out), check_callbacks(callbacks)
     algorithm = coerce_fields(algorithm)

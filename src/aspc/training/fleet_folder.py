@@ -140,7 +140,7 @@ class Fleet:
             found: dict[int, list[Row]] = {}
             for row in read_rows(path):
                 if not row.get("run", math.nan).is_integer():
-                    raise AspcError(f"{path} is damaged: a row has no valid run.")
+                    raise AspcError(f"{path} is damaged: a row has no valid run index.")
                 found.setdefault(int(row["run"]), []).append(row)
             self._rows_read[file] = size, found
         return self._rows_read[file][1]

@@ -14,6 +14,7 @@ import numpy as np
 from aspc.algorithms.component_names import Component, name_components
 from aspc.algorithms.fields import Range, declared, is_dataclass_instance, literal_choices, plain_type
 from aspc.errors import AspcError, unknown_name
+from aspc.text import join_choices
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -59,10 +60,10 @@ def check_values(algorithm: DataclassInstance) -> None:
             check_values(value)
         allowed = choices.get(name)
         if allowed is not None and value not in allowed:
-            raise AspcError(f"The hyperparameter {name} must be one of {', '.join(map(str, allowed))}, not {value!r}.")
+            raise AspcError(f"Hyperparameter {name} must be {join_choices(allowed)}, not {value!r}.")
         values = declared(kind, name, Range)
         if values is not None and isinstance(value, int | float) and value not in values:
-            raise AspcError(f"The hyperparameter {name} must be {values}, not {value}.")
+            raise AspcError(f"Hyperparameter {name} must be {values}, not {value}.")
 
 
 def coerce_fields(algorithm: T) -> T:
@@ -115,7 +116,7 @@ def _coerce(old: Any, new: Any, name: str) -> Any:
     else:
         ok = isinstance(new, type(old))
     if not ok:
-        raise AspcError(f"The hyperparameter {name} must be of type {type(old).__name__}, not {new!r}.")
+        raise AspcError(f"Hyperparameter {name} must be of type {type(old).__name__}, not {new!r}.")
     return new
 
 

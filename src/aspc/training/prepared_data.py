@@ -243,7 +243,7 @@ class PreparedDataset:
         if options.holdout or algorithm.reward_transform != "none" or options.n_step != data.n_step:
             raise AspcError(
                 f"{data.name} is streamed. It does not support a held-out split, reward transforms that need episode "
-                f"statistics, or an n_step other than the one that it was packed with ({data.n_step})."
+                f"statistics, or an n_step other than {data.n_step}, with which it was packed."
             )
         if data.n_step > 1 and abs(data.discount - discount) > 1e-6:
             raise AspcError(f"{data.name} was packed with discount {data.discount}, not {discount}; pack it again.")

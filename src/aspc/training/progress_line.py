@@ -40,7 +40,7 @@ class ProgressLine(Callback):
         if first_step:
             self.progress.print(f"Continuing {plan.path} from step {first_step:,}.")
             if plugins.has_changed(plan.algo, plan.config.software.versions):
-                self.progress.print("warning: the training so far used another version of the plugin.")
+                self.progress.print("warning: previous training used another version of the plugin.")
         if last_step > options.steps:
             self.progress.print(
                 f"Training up to {last_step:,} steps. Schedules that decay keep the original horizon of "
@@ -66,7 +66,7 @@ class ProgressLine(Callback):
         eval_every = self.plan.options.eval_every
         does_wait = outcome.min_free_eval_every > eval_every
         self.progress.print(
-            f"Evaluating all runs takes {outcome.evaluation_seconds:.1f} s on {workers} workers, the time of "
+            f"Evaluating all runs takes {outcome.evaluation_seconds:.1f} s on {workers} workers, as long as "
             f"{outcome.min_free_eval_every:,} training steps. With evaluations every {eval_every:,} steps, "
             f"training {'waits' if does_wait else 'does not wait'} for them."
         )

@@ -1,4 +1,4 @@
-"""Train an algorithm on a dataset into a run folder, resume a run, or evaluate its policies."""
+"""Train an algorithm on a dataset, resume a run, or evaluate the policies of a run."""
 
 from __future__ import annotations
 
@@ -357,7 +357,7 @@ def evaluate(
         policies = {seed: run.policy_of(seed) for seed in seeds or run.seeds}
         environment, facts = env or run.env, run.config.dataset
     if environment is None or environment == ENV_FUNCTION:
-        raise AspcError(f"{Path(run)} records no environment to evaluate in; pass one with --env.")
+        raise AspcError(f"No environment is recorded in {Path(run)}; pass one with --env.")
     if (Path(run) / run_folder.CHECKSUMS).exists():  # runs of older versions have no checksums
         checksums.verify(Path(run))
     rows: list[Row] = []

@@ -24,6 +24,7 @@ from aspc.algorithms.registry import join_bc_term
 from aspc.data.readers.formats import CSV_SUFFIXES, EXCEL_SUFFIXES, TABLE_SUFFIXES
 from aspc.errors import AspcError
 from aspc.history import History
+from aspc.text import join_choices
 from aspc.training.loggers import LoggerName
 
 TABLES = (*TABLE_SUFFIXES, *CSV_SUFFIXES, *EXCEL_SUFFIXES)
@@ -90,20 +91,21 @@ class TrainOptions:
             if value is not None and value < 1:
                 raise AspcError(f"--{name.replace('_', '-')} must be at least 1, not {value}.")
         if self.matmul_precision not in get_args(MatmulPrecision):
-            names = ", ".join(get_args(MatmulPrecision))
-            raise AspcError(f"--matmul-precision must be one of {names}, not {self.matmul_precision!r}.")
-        for name, zero in (("monitor_every", "never"), ("checkpoint_every", "about one per minute")):
+            raise AspcError(
+                f"--matmul-precision must be {join_choices(get_args(MatmulPrecision))}, not {self.matmul_precision!r}."
+            )
+        for name, zero in (("monitor_every", "0: never"), ("checkpoint_every", "0: about one per minute")):
             if getattr(self, name) < 0:
-                raise AspcError(f"--{name.replace('_', '-')} must be 0 ({zero}) or more, not {getattr(self, name)}.")
+                raise AspcError(f"--{name.replace('_', '-')} must be at least 0 ({zero}), not {getattr(self, name)}.")
         if self.history_actions and self.history == 1:
-            raise AspcError("--history-actions needs at least two observations; add --history 2 or more.")
+            raise AspcError("--history-actions needs at least two observations; add --history 2 or higher.")
         distinct = len(set(self.seeds)) == len(self.seeds) > 0
         if not distinct or min(self.seeds) < 0 or max(self.seeds) > LARGEST_SEED:
             raise AspcError(
                 f"--seeds must be distinct integers from 0 to {LARGEST_SEED:,}, for example --seeds 0 1 2 3."
             )
         if not 0 <= self.holdout < 1:
-            raise AspcError(f"--holdout must be a fraction of the episodes, from 0 to below 1, not {self.holdout}.")
+            raise AspcError(f"--holdout must be at least 0 and below 1, not {self.holdout}.")
 
     @property
     def frames(self) -> History:
@@ -191,7 +193,7 @@ class OnlineOptions:
 
 
 class DatasetFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """A dataset as recorded in a config. Configs of older versions can lack the fields with a default."""
+    """A dataset as recorded in a config. Fields with a default can be missing in configs of older versions."""
 
     name: str
     source: str | None
@@ -331,14 +333,14 @@ def from_json(path: Path, content: Any, kind: type[AnyConfig]) -> AnyConfig:
         raise AspcError(f"{path} was written by a newer version of aspc (format {stored}); update aspc to read it.")
     required = ("steps", "seeds") if kind is RunConfig else ()
     if missing := [name for name in required if name not in content]:
-        raise AspcError(f"{path} is damaged: {missing[0]} is missing or wrong.")
+        raise AspcError(f"{path} is damaged: {missing[0]} is missing or invalid.")
     nested = {part: {name: content[name] for name in names if name in content} for part, names in FLAT.items()}
     try:
         config = msgspec.convert({**content, **nested}, kind)
         # Older versions recorded aspc_aw and td3_bc_aw as an algorithm and a separate BC term.
         return msgspec.structs.replace(config, algo=join_bc_term(config.algo, content.get("bc", "plain")))
     except (msgspec.ValidationError, RecursionError) as error:
-        raise AspcError(f"{path} is damaged: {_field_in(str(error))} is missing or wrong.") from error
+        raise AspcError(f"{path} is damaged: {_field_in(str(error))} is missing or invalid.") from error
     except AspcError as error:
         raise AspcError(f"{path} is damaged: {error}") from error
 

@@ -144,7 +144,7 @@ def table(path: Path, needed: Iterable[str]) -> dict[str, np.ndarray]:
     """Read a CSV file as arrays by column (empty if it has no rows).
 
     Raises:
-        AspcError: The file is damaged or lacks a column in `needed`.
+        AspcError: The file is damaged, or a column in `needed` is missing.
     """
     rows = read_rows(path)
     missing = [name for name in needed if rows and name not in rows[0]]
@@ -230,16 +230,16 @@ class Run:
 
 
 def check_form(path: Path, content: Any, form: Mapping[str, Any]) -> None:
-    """Raise an `AspcError` if the content of a JSON file lacks a value of `form` or has one of the wrong type."""
+    """Raise an `AspcError` if a value of `form` is missing from a JSON file or has the wrong type."""
     if not isinstance(content, dict):
         raise AspcError(f"{path} is damaged: it is not a JSON object.")
     for name, types in form.items():
         if not isinstance(content.get(name), types) or isinstance(content[name], bool):
-            raise AspcError(f"{path} is damaged: {name} is missing or wrong.")
+            raise AspcError(f"{path} is damaged: {name} is missing or invalid.")
 
 
 def safe_env(path: Path, env: Any) -> str | None:
-    """Return the environment that a file requests.
+    """Return the environment that a file specifies.
 
     Raises:
         AspcError: The environment is not safe to load from a file (see `aspc.envs.allowed`).
@@ -251,7 +251,7 @@ def safe_env(path: Path, env: Any) -> str | None:
         return env
     again = f" {shlex.quote(printable(env[:80]))}" if isinstance(env, str) else ""
     raise AspcError(
-        f"{path} requests the environment {str(env)[:80]!r}, which for safety is not loaded from a file ({problem}). "
+        f"{path} specifies the environment {str(env)[:80]!r}, which is not loaded for safety ({problem}). "
         f"If you trust it, pass it explicitly: --env{again}."
     )
 
@@ -313,7 +313,7 @@ def check_checkpoint_path(path: Path) -> None:
     """Raise an `AspcError` for a path with a backslash, which Orbax treats as a separator."""
     if "\\" in str(path.absolute()):
         raise AspcError(
-            f"The path {path.absolute()} contains a backslash, which checkpoints treat as a slash; rename it."
+            f"The path {path.absolute()} contains a backslash, which is treated as a slash in checkpoints; rename it."
         )
 
 
