@@ -259,8 +259,8 @@ def test_invalid_options_are_errors(tmp_path: Path) -> None:
     for words, text in (
         (["tinny"], "did you mean tiny"),
         (["tiny", "--steps", "0"], "--steps must be at least 1"),
-        (["tiny", "--reuse", str(tmp_path / "none")], "no results in"),
-        (["tiny", "--reuse", str(tmp_path)], "no results in"),
+        (["tiny", "--reuse", str(tmp_path / "none")], "contains no results"),
+        (["tiny", "--reuse", str(tmp_path)], "contains no results"),
         (["tiny", "--budget", "0"], "--budget must be above 0"),
         (["tiny", "--dry-run", "--rate", "aspx=30"], "did you mean aspc"),
         (["tiny_files", "--data", str(tmp_path / "none")], "none does not exist"),
