@@ -93,7 +93,7 @@ def _has_equal_lengths(arrays: Arrays) -> bool:
 
 
 def _complete_flags(parts: list[Arrays]) -> None:
-    """Give all files the same flags; a flag that is missing from a file is 0 in all its rows."""
+    """Give all files the same flags; a flag that is missing from a file is 0 in every row of that file."""
     for key in FLAGS:
         if any(key in part for part in parts):
             for part in parts:
