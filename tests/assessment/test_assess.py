@@ -280,4 +280,4 @@ def test_mistakes_give_one_sentence(trained, tmp_path, capsys):
     (tmp_path / "full" / "file").touch()
     assert "already exists" in refused(capsys, ["assess", run, "--select", str(tmp_path / "full")])
     short = write_table(tmp_path / "short.csv", make_dataset(100, seed=4, terminals=np.zeros(100)))
-    assert "at least 4 are needed" in refused(capsys, ["assess", run, "--dataset", short, "--quiet", *QUICK])
+    assert "at least 4 are required" in refused(capsys, ["assess", run, "--dataset", short, "--quiet", *QUICK])
