@@ -287,7 +287,7 @@ def test_contradictions_follow_the_tables_numbers(monkeypatch: pytest.MonkeyPatc
     assert {name for name, text in contradictions.items() if text} == {"profile_above", *changed}
     assert contradictions["form_five_matches_form_four"] == (
         "The paper's own Table 13, appendix E.2 does not support this: with the printed means per domain in place of "
-        "runs, 1 of 1 checks fails (ASPC, L3 form 5 against ASPC: -50.0 %)."
+        "runs, 1 of 1 checks fails (ASPC, L3 form 5 relative to ASPC: -50.0 %)."
     )
 
 

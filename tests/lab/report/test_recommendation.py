@@ -91,5 +91,5 @@ def test_the_page_names_the_evidence_and_puts_the_recommended_method_first(tmp_p
 def test_only_declared_suites_recommend(tmp_path: Path) -> None:
     make(tmp_path, "main_table", [OURS[0], THEIRS], ["hopper-medium-v2"], seeds=2, points=4)
     assert recommend(read_view(tmp_path), "main_table") is None
-    with pytest.raises(AspcError, match="names 'ours' as a candidate or rival"):
+    with pytest.raises(AspcError, match="lists 'ours' as a candidate or rival"):
         Suite("s", "t", "u", (Block((suites.ASPC,), ("d",)),), candidates=("ours",))
