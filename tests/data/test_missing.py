@@ -144,7 +144,9 @@ def test_last_rows_need_no_action_and_no_reward(tmp_path: Path, write: Callable[
     np.testing.assert_array_equal(next_actions[8::9], got["actions"][8::9])  # as where no action was logged next
     for key, array in got.items():
         np.testing.assert_array_equal(array, expected[key], err_msg=key)
-    assert "6 episodes lack an action or a reward in the last row: only the observation there is used." in dataset.notes
+    assert (
+        "6 episodes have no action or no reward in the last row: only the observation there is used." in dataset.notes
+    )
     # Without the dropped rows' values every action counts: in the middle, and in a terminal row.
     middle = with_empty("action_valve", [9, 14])
     says = "line 11: the cell of column 'action_valve' is empty.*2 cells" if write is as_csv else "2 empty cells"
