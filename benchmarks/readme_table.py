@@ -14,7 +14,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 RESULTS = REPOSITORY / "benchmarks" / "results"
 BEGIN, END = "<!-- comparison: written by benchmarks/readme_table.py -->\n\n", "\n<!-- end of comparison -->"
 
-SPEED = "[TD3+BC steps/s](benchmarks/README.md#next-to-another-library) on an H200, 1 and (in total) 64 runs"
+SPEED = "[TD3+BC steps/s](benchmarks/README.md#next-to-another-library) on an H200: 1 run, and 64 runs combined"
 HEAD = ("", "strengths", "your own data", "evaluation from logs", SPEED)
 LIBRARIES = {
     "aspc": ("aspc (JAX)", "learned alpha", "CSV, Parquet, HDF5 …", "verdict"),

@@ -253,7 +253,7 @@ class LearnedScale(Algorithm[State], Generic[Base, State]):
         (cycle,) = self.base.schedule()
         inner_steps = [i for i, parts in enumerate(cycle.steps) if INNER in parts]
         if len(inner_steps) != 1 or cycle.repeats != 1:
-            raise ValueError("a wrapped base must have exactly one inner step per cycle")
+            raise ValueError("the base algorithm of an adaptive scale must take exactly one inner step per cycle")
         (i,) = inner_steps
         with_scale = (*cycle.steps[:i], cycle.steps[i] | {SCALE}, *cycle.steps[i + 1 :])
         last = Segment(with_scale, 1)

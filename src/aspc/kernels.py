@@ -402,7 +402,7 @@ def _backward_tangent(config: KernelConfig, primals: Any, tangents: Any) -> tupl
     *network, d_out = primals
     *network_tangents, d_out_tangent = tangents
     if not all(isinstance(leaf, SymbolicZero) for leaf in jax.tree.leaves(network_tangents)):
-        raise TypeError("Fused networks have no forward mode. Trace them under jvp_compatible_networks().")
+        raise TypeError("Fused networks do not support this forward mode. Trace them under jvp_compatible_networks().")
     return _backward(config, *network, d_out), _backward(config, *network, d_out_tangent)
 
 

@@ -288,7 +288,7 @@ def can_monitor(algorithm: Algorithm[Any]) -> bool:
 def monitor(algorithm: Algorithm[Any], state: Any, batch: Batch, noise: Noise, parts: Parts) -> Metrics:
     """Take one update on a batch, return the theory's quantities, and discard the new state.
 
-    Q is the critic that the base's actor maximizes, after the critic's update of the same step, as in training. All
+    Q is the critic that the base algorithm's actor maximizes, evaluated after the critic's update as in training. All
     columns are returned if the inner step updates a policy with one action per state. If it updates anything else (the
     critics in CQL, the samplers in Diffusion-QL and FQL, the policies of discrete algorithms), only the changes of Q
     and of the base's own constraint are returned.

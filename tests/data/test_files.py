@@ -221,7 +221,7 @@ def test_external_hdf5_data_is_rejected(tmp_path: Path, log: dict[str, np.ndarra
         for key in ("observations", "actions", "terminals"):
             file[key] = log[key]
         file.create_dataset("rewards", shape=(60,), dtype="f4", external=[(str(tmp_path / "raw"), 0, 240)])
-    refuse(path, "is stored in another file")
+    refuse(path, "links to data in another HDF5 file")
 
 
 def test_reader_crash_becomes_an_error(tmp_path: Path, log: dict[str, np.ndarray], monkeypatch) -> None:
@@ -296,7 +296,7 @@ def test_unknown_names_and_options_are_rejected_with_suggestions() -> None:
         data.load("maze2d-umaze", stepps=5)
     with pytest.raises(AspcError, match="name=number"):
         data.load("maze2d-umaze?steps=many")
-    with pytest.raises(AspcError, match="seed of 0 or more"):
+    with pytest.raises(AspcError, match="seed of at least 0"):
         data.load("maze2d-umaze?seed=-1")
     with pytest.raises(AspcError, match="neither a file nor a dataset name"):
         data.load("qqqq")

@@ -57,7 +57,7 @@ def test_readme_states_how_much_has_run(headline: ModuleType, study: object) -> 
     ]
     readme = (REPOSITORY / "README.md").read_text("utf-8")
     assert f"{len(compared)} of {len(planned)} datasets are complete" in readme
-    assert f"Left: the dataset, of {len(compared)} finished," in readme
+    assert f"Left: of {len(compared)} finished datasets," in readme
 
 
 def test_readme_states_the_alpha_of_walker2d(headline: ModuleType, study: object) -> None:

@@ -255,7 +255,7 @@ class DiffusionQL(CustomActorCritic, ScalableAlgorithm[DiffusionQLState, None]):
         return Inner(step.params, step.opt_state, q, imitation, metrics)
 
     def outer_terms(self, ctx: Context[DiffusionQLState, None], params: NoiseModel, scale: Array | float) -> OuterTerms:
-        """Return terms for which L1 is the updated actor's inner loss. Q's weight cancels the wrapper's 1/mean|Q|."""
+        """Return terms such that L1 is the updated actor's inner loss. Q's weight cancels AdaptiveScale's 1/mean|Q|."""
         _, q, normalizer = self.q_of_policy(ctx, params)
         return OuterTerms(q, self.imitation(ctx, params), sg(scale) * mean_abs(q) / normalizer, 1.0)
 

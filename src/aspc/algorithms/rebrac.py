@@ -127,7 +127,7 @@ class ReBRAC(TD3[TD3State]):
         return Inner(step.params, step.opt_state, q, penalty, metrics)
 
     def outer_terms(self, ctx: Context[TD3State, None], params: DeterministicActor, scale: Array | float) -> OuterTerms:
-        """Return terms for which L1 is the updated actor's loss. Q's weight cancels the wrapper's 1/mean|Q|."""
+        """Return terms such that L1 is the updated actor's loss. Q's weight cancels AdaptiveScale's 1/mean|Q|."""
         q, penalty, normalizer = self.q_and_penalty(ctx, params)
         return OuterTerms(q, penalty, mean_abs(q) / normalizer, sg(scale))
 

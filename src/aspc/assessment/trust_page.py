@@ -58,7 +58,7 @@ def draw_pictures(report: TrustReport, observations: np.ndarray) -> list[Picture
         ),
         ("Actions of the policy (blue) and of the data (gray) within their bounds", _draw_actions, "policy_actions"),
         (f"Actions of the policy (blue) and of the data (gray) at a bound{shown}", _draw_saturation, "saturation"),
-        ("Q of logged actions against the logged return that followed; on the line, both are equal", _draw_values, "q"),
+        ("Q of logged actions and the return that followed; on the line, the two are equal", _draw_values, "q"),
         (
             "Critic disagreement by state, on the first two principal components of the observations",
             lambda figure, report: _draw_disagreement(figure, report, observations),
@@ -144,7 +144,7 @@ def _draw_disagreement(figure: Any, report: TrustReport, observations: np.ndarra
 
 
 def choice_shares(report: TrustReport) -> list[tuple[str, str, str, str]]:
-    """Return, for each option of each choice, how often the policy and the log take it."""
+    """Return how often the policy and the log choose each option of each discrete action."""
     choices: dict[str, Any] = report.numbers.get("distance", {}).get("choices", {})
     return [
         (name, option, f"{100 * share:.1f} %", f"{100 * found['data'][option]:.1f} %")

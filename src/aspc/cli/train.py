@@ -32,7 +32,7 @@ from aspc.training.run_config import ENV_FUNCTION, TrainOptions
 
 HELP = f"""Train a policy on a dataset; by default on the built-in maze, which is generated locally.
 
-Algorithms (--algo): {", ".join(algorithms.names())}. Their hyperparameters have the paper's defaults, the same
+Algorithms (--algo): {", ".join(algorithms.names())}. Their hyperparameters default to published values, the same
 for every dataset; `aspc train --algo NAME --help-all` shows them.
 
 The scale balances the algorithm's two objectives: maximizing Q and staying close to the data. In TD3+BC and ASPC it is

@@ -47,7 +47,7 @@ class TimeEstimator:
         Args:
             group: The group.
             seconds: Time spent on training.
-            share_before: Fraction of the group's steps that had been done before this time.
+            share_before: Fraction of the group's steps that were complete when this timing started.
         """
         if share_before < 1:
             steps = _longest_steps(group) * (1 - share_before)

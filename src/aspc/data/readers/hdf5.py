@@ -90,7 +90,7 @@ def check_dataset(dataset: Any, name: str) -> int:
     if dataset.shape is None or len(dataset.shape) not in (1, 2):
         raise AspcError(f"{name} must have one or two axes, but its shape is {dataset.shape}.")
     if dataset.external or dataset.is_virtual:
-        raise AspcError(f"{name} is stored in another file; copy the data into this one.")
+        raise AspcError(f"{name} links to data in another HDF5 file; copy that data into this file.")
     stated = math.prod(dataset.shape) * dataset.dtype.itemsize
     stored = int(dataset.id.get_storage_size())
     if stated > MAX_COMPRESSION * stored + 4096:

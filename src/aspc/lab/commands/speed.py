@@ -20,9 +20,9 @@ COMMON_OPTIONS = "algo obs-dim act-dim batch seeds steps profile compare sweep-s
 class SpeedArgs:
     """Measure training speed with synthetic data on the default device.
 
-    By default, print the compile time, steps per second, floating-point operations per step, and how close training
-    comes to the speed of its matrix products alone. With other options, profile a step, compare algorithms, or sweep
-    over the number of concurrent runs.
+    By default, print the compile time, steps per second, floating-point operations per step, and the training
+    speed as a fraction of the speed of the matrix products alone. With other options, profile a step, compare
+    algorithms, or sweep over the number of concurrent runs.
     """
 
     algo: str = "aspc"

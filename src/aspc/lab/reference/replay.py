@@ -135,7 +135,7 @@ def replay(
         trace: The trace to replay.
         probe: Function that computes intermediate quantities of a step from the state before it.
         observe: Function that computes quantities from the state after a step.
-        compiled: Cache of compiled steps that replays share.
+        compiled: Cache of compiled steps, shared between replays.
 
     Returns:
         The final state and one row per step.

@@ -16,7 +16,7 @@ from aspc.tasks import without_version
 
 METRICS = ("score", "scale", "q", "bc_loss")
 MAX_POINTS = 200  # per curve
-MAX_NUMBERS = 1_200_000  # in all curves of the page together
+MAX_NUMBERS = 1_200_000  # across all curves on the page
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def build_curves(view: View) -> list[Curve]:
 
 
 def points_per_curve(curves: int) -> int:
-    """Return the maximum number of points per curve. It is smaller for many curves, to limit the size of the page."""
+    """Return the maximum number of points per curve. It decreases as curves are added, to limit the page's size."""
     return int(np.clip(MAX_NUMBERS // (3 * max(curves, 1)), 40, MAX_POINTS))
 
 

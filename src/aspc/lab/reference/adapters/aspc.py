@@ -26,7 +26,7 @@ def check_aspc(
         trace: The trace to replay.
         outer_losses: The outer loss that each number in the trace stands for. Tests pass wrong losses to check that
             verification fails.
-        compiled: Cache of compiled steps that replays share.
+        compiled: Cache of compiled steps, shared between replays.
     """
     meta, base = trace.meta, td3_bc(trace)
     assert isinstance(base.algorithm, TD3BC)
