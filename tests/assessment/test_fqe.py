@@ -401,7 +401,7 @@ def test_fleet_policies_record_their_data(trained, tmp_path):
 def test_mistakes_give_one_sentence(trained, tmp_path, capsys):
     run = str(trained.path)
     assert "at least one" in refused(capsys, ["fqe"])
-    assert "no policy" in refused(capsys, ["fqe", str(tmp_path)])
+    assert "No policy found" in refused(capsys, ["fqe", str(tmp_path)])
     other = write_log(tmp_path / "other.hdf5", make_dataset(obs=3))
     assert "4 observation" in refused(capsys, ["fqe", run, "--dataset", other, *QUICK])
     assert "4 observation" in refused(capsys, ["fqe", run, "--dataset", other, "--checkpoints", *QUICK])

@@ -524,7 +524,7 @@ def test_collect_rolls_an_onnx_policy_with_noise() -> None:
         (["--env", "maze2d-umaze", "--policy", "junk.onnx"], "not a valid ONNX network"),
         (["--env", "maze2d-umaze", "--policy", "nowhere"], "no policy"),
         (["--env", "maze2d-umaze", "--policy", "random", "--steps", "1"], "at least 2 steps"),
-        (["--env", "maze2d-umaze", "--policy", "random", "--noise", "-1"], "must be 0 or more"),
+        (["--env", "maze2d-umaze", "--policy", "random", "--noise", "-1"], "must be at least 0"),
     ],
 )
 def test_collect_rejects_invalid_arguments(argv: list[str], says: str) -> None:
